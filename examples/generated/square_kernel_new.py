@@ -269,7 +269,7 @@ def _define(space):
     return defined
 
 # What torch.compile and dispatch modes see, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_11f74fda21444230")
+_OPERATOR = _define("tconv_1f5a6fd44bba02bd")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them
@@ -1341,7 +1341,7 @@ TCONV_DEVICE void wgmma_copy_patches(Copies& copies, int thread, int chunk, cons
 
 // Brings inputs that stay channel by channel.
 template <class Layer, class Tile>
-TCONV_DEVICE void wgmma_bring_channels(WgmmaWork<Layer, Tile> work, int thread, unsigned char* shared,
+TCONV_DEVICE void wgmma_bring_channels(const WgmmaWork<Layer, Tile>& first_work, int thread, unsigned char* shared,
     unsigned char* barriers, const typename Layer::Element* x, int batch, int depths, int rows, int columns) {
   using Shape = WgmmaShape<Layer, Tile>;
   const InputMap<Layer, Shape> map(batch, depths, rows, columns);
@@ -1349,7 +1349,7 @@ TCONV_DEVICE void wgmma_bring_channels(WgmmaWork<Layer, Tile> work, int thread, 
   ArrivingCopies<Shape::patch_bytes> copies;
   unsigned inside;
   typename Layer::Index offsets[Shape::thread_patches];
-  for (; work.is_left(); work.next()) {
+  for (WgmmaWork<Layer, Tile> work = first_work; work.is_left(); work.next()) {
     const BoxPosition halo = work.halo();
     const typename Layer::Element* const first = wgmma_first_input<Layer, Tile>(x, halo.image, work.group(), map.plane);
     wgmma_find_patches<Layer, Tile>(map, halo, thread, inside, offsets);
@@ -1366,9 +1366,9 @@ TCONV_DEVICE void wgmma_bring_channels(WgmmaWork<Layer, Tile> work, int thread, 
 
 // Brings all inputs of a block's boxes.
 template <class Layer, class Tile>
-TCONV_DEVICE void wgmma_bring_inputs(WgmmaWork<Layer, Tile> work, int thread, unsigned char* shared,
+TCONV_DEVICE void wgmma_bring_inputs(const WgmmaWork<Layer, Tile>& first_work, int thread, unsigned char* shared,
     unsigned char* barriers, const typename Layer::Element* x, int batch, int depths, int rows, int columns) {
-  wgmma_bring_channels<Layer, Tile>(work, thread, shared, barriers, x, batch, depths, rows, columns);
+  wgmma_bring_channels<Layer, Tile>(first_work, thread, shared, barriers, x, batch, depths, rows, columns);
 }
 
 template <class Layer, class Tile> TCONV_CONSTANT Launch wgmma_launch(const Sizes& sizes) {
@@ -1383,8 +1383,10 @@ template <class Layer, class Tile> TCONV_CONSTANT Launch wgmma_launch(const Size
 
 // A thread's sums: of each tile of positions and each product, those of two positions, g and g + 8 of its warp's
 // sixteen (`half` says which), for two of every eight rows of weights.
-template <class Layer, class Tile> using WgmmaSums = float[Tile::position_tiles][WgmmaShape<Layer, Tile>::products]
-                       [WgmmaShape<Layer, Tile>::product_rows / 2];
+template <class Layer, class Tile> struct WgmmaSums {
+  using Shape = WgmmaShape<Layer, Tile>;
+  float values[Tile::position_tiles][Shape::products][Shape::product_rows / 2];
+};
 
 // Stores the outputs of a warpgroup for one box. They stay float until they are stored: bias and program see them as
 // the sums that they are.
@@ -1411,7 +1413,7 @@ template <class Layer, class Tile, class Program> struct WgmmaStore {
   // The thread's sum of a phase of the block's, in row `own` of its two of an octet of the phase's channels.
   TCONV_DEVICE float sum(int tile, int half, int phase, int octet, int own) const {
     const int row_octet = phase % Shape::product_phases * (Tile::channels / 8) + octet;
-    return sums[tile][phase / Shape::product_phases][row_octet * 4 + half * 2 + own];
+    return sums.values[tile][phase / Shape::product_phases][row_octet * 4 + half * 2 + own];
   }
 
   // Where a phase's output at a position lies, in the block's first channel; false if nowhere.
@@ -1578,11 +1580,11 @@ TCONV_DEVICE void wgmma_weights(const typename Layer::Element* weight, typename 
 // The warp that brings weights, one thread of it: those of one visit after the other. It waits until the products that
 // read a stage are done (its barrier "empty"), and the copy arrives at the barrier "full".
 template <class Layer, class Tile>
-TCONV_DEVICE void wgmma_bring_weights(WgmmaWork<Layer, Tile> work, unsigned char* shared, unsigned char* barriers,
-                                      const unsigned char* prepared) {
+TCONV_DEVICE void wgmma_bring_weights(const WgmmaWork<Layer, Tile>& first_work, unsigned char* shared,
+                                      unsigned char* barriers, const unsigned char* prepared) {
   using Shape = WgmmaShape<Layer, Tile>;
   WgmmaStages<Tile::weight_stages> stages(barriers);
-  for (; work.is_left(); work.next()) {
+  for (WgmmaWork<Layer, Tile> work = first_work; work.is_left(); work.next()) {
     const unsigned char* const set = prepared + work.weight_set() * Shape::set_bytes;
     int visits = Shape::visits;
 #pragma unroll 1
@@ -1693,7 +1695,7 @@ template <class Layer, class Tile> struct WgmmaConsumer {
   static TCONV_DEVICE void clear(WgmmaSums<Layer, Tile>& sums) {
     TCONV_UNROLL for (int tile = 0; tile < Tile::position_tiles; ++tile)
       TCONV_UNROLL for (int product = 0; product < Shape::products; ++product)
-        TCONV_UNROLL for (int k = 0; k < Shape::product_rows / 2; ++k) begin_sum(sums[tile][product][k], 0);
+        TCONV_UNROLL for (int k = 0; k < Shape::product_rows / 2; ++k) begin_sum(sums.values[tile][product][k], 0);
   }
 
   // Loads the fragments of a step of a chunk, for inputs that lie from `moved` on, and rounds them to TF32.
@@ -1735,7 +1737,7 @@ template <class Layer, class Tile> struct WgmmaConsumer {
             TCONV_UNROLL for (int tile = 0; tile < Tile::position_tiles; ++tile) {
               const int fragment = tile + HeightShifts::count - 1 - row_visit;
               products.template add<Element, Shape::product_rows>(
-                  sums[tile][product], fragments[batch % Shape::batches][step][fragment][plane], rows,
+                  sums.values[tile][product], fragments[batch % Shape::batches][step][fragment][plane], rows,
                   piece * Shape::piece_bytes + row_plane * Shape::product_bytes +
                       (batch * Shape::batch_steps + step) * 32);
             }

@@ -289,7 +289,7 @@ def _define(space):
     return defined
 
 # What torch.compile and dispatch modes see, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_d24bdcb9591e3065")
+_OPERATOR = _define("tconv_dc2c874fdb6aad64")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them
@@ -1313,6 +1313,7 @@ template <class Layer, class Tile> struct MmaShape {
   static constexpr int patch_lanes = mma_patch_lanes(threads, halo_patches, chunk_channels);
   static constexpr int thread_patches =
       by_channel ? ceil_div(halo_patches, patch_lanes) : ceil_div(halo_patches * chunk_vectors, threads);
+  static constexpr bool whole_vectors = false;
   static constexpr int thread_channels = by_channel ? ceil_div(chunk_channels, threads / patch_lanes) : vector_items;
   static constexpr int thread_loads = thread_patches * thread_channels;
   // A few are asked for in parts, between the first products of the chunk before, whose operands come the same way;
@@ -1394,16 +1395,28 @@ TCONV_DEVICE const typename Layer::Element* mma_first_input(const typename Layer
   return x + static_cast<long long>(group) * Layer::group_in_channels * plane;
 }
 
+<<<<<<< HEAD
 // A thread's part of a box's inputs, on their way from memory to shared memory, in patches of a vector of channels by
 // `patch_columns` neighbouring columns. A load brings one channel of a patch, or all of a column where inputs are
 // channels_last; what is stored is a column. Patches of several columns need rows that begin at multiples of a patch:
 // then patches do so too, and while a row of the halo may begin and end within one, a row of the input does not.
+=======
+// A thread's part of a box's inputs that come through registers, where they are rounded and, unless they are
+// channels_last, turned: a chunk is on its way while the one before it is multiplied. In shared memory they lie
+// position by position, the channels of a chunk together, as ldmatrix wants them. They come in patches of a vector of
+// channels by `patch_columns` neighbouring columns. A load brings one channel of a patch, or all of a column where
+// inputs are channels_last; what is stored is a column. Patches of several columns need rows that begin at multiples of
+// a patch: then patches do so too, and while a row of the halo may begin and end within one, a row of the input does
+// not.
+>>>>>>> wt-wgmma
 template <class Layer, class Tile> struct MmaTurnedInputs {
   using Shape = MmaShape<Layer, Tile>;
   using Element = typename Layer::Element;
   using Index = typename Layer::Index;
   static constexpr int side = Shape::vector_items, columns_together = Tile::Pipeline::patch_columns;
-  static constexpr int load_bytes = columns_together * Shape::item_bytes, loads = side, words = load_bytes / 4;
+  static constexpr bool vectors = Shape::whole_vectors;
+  static constexpr int load_bytes = vectors ? 16 : columns_together * Shape::item_bytes;
+  static constexpr int loads = vectors ? 1 : side, words = load_bytes < 1;
   const InputMap<Layer, Shape> map;
   const Element* const x;                // of the block's group
   const Element* first;                  // of the box's first image
@@ -1415,7 +1428,11 @@ template <class Layer, class Tile> struct MmaTurnedInputs {
   // Neighbouring threads load what lies together in memory. Where they have several columns each, eight beside each
   // other have other channels, which they store in other banks.
   static TCONV_DEVICE int number(int i) { return static_cast<int>(threadIdx.x) + i * Shape::threads; }
-  static constexpr int vectors_first = columns_together == 1 ? 1 : Shape::chunk_vectors > 8 ? 8 : Shape::chunk_vectors;
+  static constexpr int vectors_first = Tile::channels_last     ? Shape::chunk_vectors
+                                       : columns_together == 1 ? 1
+                                       : Shape::chunk_vectors > 8
+                                           ? 8
+                                           : Shape::chunk_vectors;
   static TCONV_DEVICE int vector(int i) {
     return number(i) / (vectors_first * Shape::halo_patches) * vectors_first + number(i) % vectors_first;
   }
@@ -1480,7 +1497,7 @@ template <class Layer, class Tile> struct MmaTurnedInputs {
       TCONV_UNROLL for (int c = 0; c < columns_together; ++c) {
         if (!in_halo(halo_column(i) + c)) continue;
         Element column[side];
-        TCONV_UNROLL for (int k = 0; k < side; ++k) mma_unpack(values[i][k], c, column[k]);
+        TCONV_UNROLL for (int k = 0; k < side; ++k) mma_unpack(values[i][vectors ? 0 : k], vectors ? k : c, column[k]);
         mma_put<Layer, Tile>(column, vector(i),
                              stage + (row(i) * Shape::halo_columns + halo_column(i) + c) * Shape::place_bytes);
       }
@@ -1488,7 +1505,10 @@ template <class Layer, class Tile> struct MmaTurnedInputs {
   }
 };
 
-// A thread's part of a box's inputs that lie channel by channel: some patches of some channels, copied as they are.
+// A thread's part of a box's inputs that lie channel by channel: some patches of some channels, copied as they are,
+// several chunks ahead. A warp rounds or turns them when it loads its operands; 16-bit ones only where no shift moves
+// them along the row, as they are turned eight by eight. (Before sm_90 a wait for weights is one for all copies, so
+// that only the next chunk is on its way.)
 template <class Layer, class Tile> struct MmaCopiedInputs {
   using Shape = MmaShape<Layer, Tile>;
   using Element = typename Layer::Element;
@@ -1563,7 +1583,7 @@ template <class Layer, class Tile> TCONV_CONSTANT Launch mma_launch(const Sizes&
 
 // A lane's part of a warp's sums: of each tile of 16 rows by 8 positions those of rows lane / 4 and lane / 4 + 8, at
 // two neighbouring positions each.
-template <class Layer, class Tile>
+template <class Layer, class Tile> <<<<<<< HEAD
 using MmaSums = typename MmaShape<Layer, Tile>::Sum[Tile::Warps::row_tiles][Tile::Warps::position_tiles][4];
 
 template <class Layer, class Tile> TCONV_DEVICE void mma_clear(MmaSums<Layer, Tile>& sums) {
@@ -1571,8 +1591,18 @@ template <class Layer, class Tile> TCONV_DEVICE void mma_clear(MmaSums<Layer, Ti
     TCONV_UNROLL for (int j = 0; j < Tile::Warps::position_tiles; ++j)
       TCONV_UNROLL for (int k = 0; k < 4; ++k) sums[i][j][k] = 0;
 }
+=======
+struct MmaSums { typename MmaShape<Layer, Tile>::Sum values[Tile::Warps::row_tiles][Tile::Warps::position_tiles][4]; };
+>>>>>>> wt-wgmma
 
-// Adds the sums of all sets of warps, in order, in the first set; false in the others, whose work is done.
+template <class Layer, class Tile> TCONV_DEVICE void mma_clear(MmaSums<Layer, Tile>& sums) {
+  TCONV_UNROLL for (int i = 0; i < Tile::Warps::row_tiles; ++i)
+    TCONV_UNROLL for (int j = 0; j < Tile::Warps::position_tiles; ++j)
+      TCONV_UNROLL for (int k = 0; k < 4; ++k) sums.values[i][j][k] = 0;
+}
+
+// Several sets of warps share the input channels, a part of each chunk for each. Adds the sums of all, in order, in the
+// first set; false in the others, whose work is done.
 template <class Layer, class Tile> TCONV_DEVICE bool mma_join(MmaSums<Layer, Tile>& sums, unsigned char* shared) {
   using Shape = MmaShape<Layer, Tile>;
   if (Tile::Warps::splits == 1) return true;
@@ -1899,48 +1929,62 @@ template <class Layer, class Tile> struct MmaWeightStages {
 //              : warp 1   : : warp 3   :              the same channels, the column phase running fastest: a warp
 //              :..........: :..........:              mostly has whole rows of outputs.
 //
-// `splits` such sets of warps share the input channels, a part of each chunk for each; the first adds the others' sums
-// to its own, in order.
+// Shared memory, in this order; stages go round, the one read while another is written:
 //
-// Shared memory. The box's inputs with the halo around it lie position by position, the channels of a chunk together:
-// ldmatrix then finds its rows at any shift, as moving by a shift is adding a constant. Places outside the input are 0.
-// Inputs that are `copied` lie channel by channel instead, as they do in memory, and have more stages. Weights lie as
-// the lanes want them, so that a fragment is one load of 16 bytes. There are two stages of both, if there are several
-// steps; at the end warps bring their outputs into the order of memory there. Behind it all stands what tells when
-// weights have landed.
+//   | stages of inputs: the box with the halo     | stages of weights: as the lanes want them, | what tells when
+//   | around it, a chunk of channels; 0 outside   | a fragment is one load of 16 bytes         | weights have landed
 //
-// Weights that are `resident` have a stage for each chunk, and are brought once: there are fewer blocks than boxes, and
-// a block goes through several of them, with the next box's first inputs on their way while it multiplies the last
-// chunk of this one. Outputs have memory of their own then.
+// Moving by a shift is adding a constant to a place. At the end warps bring their outputs into the order of memory, in
+// place of the stages or behind them.
 //
-//     step n:    wait; barrier; ask for the weights of step n+1;  multiply  ;  write the next chunk's inputs, if
-//                               and, of a new chunk, for the                   this is the chunk's last step
+//     step n:    wait; barrier; ask for the weights of step n+1;  multiply  ;  the next chunk's inputs, if this
+//                               and, of a new chunk, for the                   is the chunk's last step
 //                               next chunk's inputs
 //
-// A step is one chunk of channels and one group of shifts. Weights come by copies of the block. Inputs come through
-// registers, where they are rounded and, unless they are channels_last, turned: a chunk is on its way while the one
-// before it is multiplied. Or they are copied by threads, several chunks ahead, and are rounded or turned when a warp
-// loads its operands; 16-bit ones only where no shift moves them along the row, as they are turned eight by eight.
-// (Before sm_90 a wait for weights is one for all copies, so that only the next chunk is on its way.)
+// A step is one chunk of channels and one group of shifts. The wait is for its weights and, of a new chunk, its inputs;
+// behind the barrier those of all threads are there, and nobody reads the stages of the step before any more.
 //
 // The kernel may begin while its weights are prepared, and waits for them itself. Whatever it reads before that was
 // there when the preparing kernel began, and it writes nothing.
-//
-// Exact fp32 splits each factor into its rounding to TF32 and the rest, and adds three products. The tensor core drops
-// bits of long sums: they go to registers of their own every 32 channels, those of several shifts among them.
 //
 // Not-a-number: an input outside the map counts as 0, and so does a weight that a phase does not have: an infinite or
 // NaN input reaches all outputs of the positions that read it, an infinite or NaN weight also those at the border.
 //
 // Sizes: the channels of a box's inputs and 32 planes of outputs must stay below 2^31 unless wide_index, as channels
-// that a lane stores are up to so many apart; the rest is 64-bit. Shared memory: MmaShape<Layer, Tile>::shared_bytes.
+// that a lane stores are up to so many apart; the rest is 64-bit.
+
+// Goes through the shifts of a chunk where their numbers are not known to the compiler: `Shape::halo_offset` in bytes,
+// without dividing.
+template <class Layer, class Tile> struct MmaCursor {
+  using Shape = MmaShape<Layer, Tile>;
+  static constexpr int column_bytes = Shape::WidthShifts::step * Shape::place_bytes;
+  static constexpr int row_bytes = Shape::HeightShifts::step * Shape::row_places * Shape::place_bytes;
+  static constexpr int slab_bytes =
+      Shape::DepthShifts::step * Shape::halo_rows * Shape::row_places * Shape::place_bytes;
+  int row = 0, column = 0, moved = Shape::halo_offset(0) * Shape::place_bytes;
+
+  TCONV_DEVICE int next() {
+    const int here = moved;
+    moved -= column_bytes;
+    if (++column == Shape::WidthShifts::count) {
+      column = 0;
+      moved += Shape::WidthShifts::count * column_bytes - row_bytes;
+      if (++row == Shape::HeightShifts::count) {
+        row = 0;
+        moved += Shape::HeightShifts::count * row_bytes - slab_bytes;
+      }
+    }
+    return here;
+  }
+};
 
 // Multiplies a step of a chunk of channels at one shift, at which inputs lie `moved` bytes behind those at the highest
 // one. `weights` points to the lane's fragment of the step and the warp's first row tile, `places` are the lane's, at
 // the highest shift.
 template <class Layer, class Tile>
 TCONV_DEVICE void mma_multiply(MmaSums<Layer, Tile>& sums, int shift, int moved, int first_row_tile,
-    const unsigned char* weights, const unsigned char* const (&places)[MmaShape<Layer, Tile>::lane_places]) {
+                               const unsigned char* weights,
+                               const unsigned char* const (&places)[MmaShape<Layer, Tile>::lane_places]) {
   using Shape = MmaShape<Layer, Tile>;
   unsigned columns[Shape::planes][Tile::Warps::position_tiles][2];
   mma_load_columns<Layer, Tile>(places, moved, columns);
@@ -1951,16 +1995,20 @@ TCONV_DEVICE void mma_multiply(MmaSums<Layer, Tile>& sums, int shift, int moved,
       const Vector<unsigned, 4> row = *reinterpret_cast<const Vector<unsigned, 4>*>(
           weights + (i * Shape::stage_steps * Shape::planes + row_plane) * Shape::fragment_bytes);
       TCONV_UNROLL for (int column_plane = Shape::planes - 1 - row_plane; column_plane >= 0; --column_plane)
-        TCONV_UNROLL for (int j = 0; j < Tile::Warps::position_tiles; ++j)
+        TCONV_UNROLL for (int j = 0; j < Tile::Warps::position_tiles; ++j) <<<<<<< HEAD
           MatrixProduct<typename Layer::Element>::add(sums[i][j], row.values, columns[column_plane][j]);
+=======
+          MatrixProduct<typename Layer::Element>::add(sums.values[i][j], row.values, columns[column_plane][j]);
+>>>>>>> wt-wgmma
     }
   }
 }
 
 template <class Layer, class Tile, class Program = Identity>
 TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::Element* weight,
-    const typename Layer::Element* bias, typename Layer::Element* y, int batch, int input_depth, int input_height,
-    int input_width, int output_depth, int output_height, int output_width, const Program& program = {}) {
+                      const typename Layer::Element* bias, typename Layer::Element* y, int batch, int input_depth,
+                      int input_height, int input_width, int output_depth, int output_height, int output_width,
+                      const Program& program = {}) {
   using Shape = MmaShape<Layer, Tile>;
   TCONV_SHARED(shared);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
@@ -1990,6 +2038,8 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
     inputs.end_chunk(is_there(), shared + stage);
     ++chunk_ahead;
     if (!Tile::Pipeline::resident || chunk_ahead < Shape::chunks) return;
+    // Weights that stay: there are fewer blocks than boxes, and the next box's first inputs are on their way while the
+    // last chunk of this one is multiplied.
     chunk_ahead = 0;
     number_ahead += boxes_together;
     if (is_there()) inputs.begin(boxes.box(number_ahead));
@@ -2039,6 +2089,7 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
       const unsigned char* places_of_chunk[Shape::lane_places];
       TCONV_UNROLL for (int i = 0; i < Shape::lane_places; ++i) places_of_chunk[i] = shared + input_stage + places[i];
       const int stage_ahead = Shape::input_stage_before(input_stage);
+      MmaCursor<Layer, Tile> cursor;
 #pragma unroll(Shape::shift_groups)
       for (int shift_group = 0; shift_group < Shape::shift_groups; ++shift_group) {
         if (!Tile::Pipeline::resident) weights.copy.wait();
@@ -2049,6 +2100,7 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
 
 #pragma unroll(Tile::Pipeline::chunk_shifts)
         for (int first = 0; first < Tile::Pipeline::chunk_shifts; first += Shape::shifts_together) {
+          MmaSums<Layer, Tile> partial;
           TCONV_UNROLL for (int of_group = first; of_group < first + Shape::shifts_together; ++of_group) {
             const int shift = shift_group * Tile::Pipeline::chunk_shifts + of_group;
             if (of_group >= Tile::Pipeline::chunk_shifts || shift >= Shape::shifts) break;
@@ -2061,7 +2113,6 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
               if (part < Shape::input_parts) ask(part, Shape::input_parts, stage_ahead);
             }
           }
-        }
         weight_stage = Shape::next_weight_stage(weight_stage);
       }
       end_asking(stage_ahead);

@@ -40,10 +40,13 @@ TCONV_DEVICE const typename Layer::Element* mma_first_input(const typename Layer
   return x + static_cast<long long>(group) * Layer::group_in_channels * (Tile::channels_last ? 1 : plane);
 }
 
-// A thread's part of a box's inputs, on their way from memory to shared memory, in patches of a vector of channels by
-// `patch_columns` neighbouring columns. A load brings one channel of a patch, or all of a column where inputs are
-// channels_last; what is stored is a column. Patches of several columns need rows that begin at multiples of a patch:
-// then patches do so too, and while a row of the halo may begin and end within one, a row of the input does not.
+// A thread's part of a box's inputs that come through registers, where they are rounded and, unless they are
+// channels_last, turned: a chunk is on its way while the one before it is multiplied. In shared memory they lie
+// position by position, the channels of a chunk together, as ldmatrix wants them. They come in patches of a vector of
+// channels by `patch_columns` neighbouring columns. A load brings one channel of a patch, or all of a column where
+// inputs are channels_last; what is stored is a column. Patches of several columns need rows that begin at multiples of
+// a patch: then patches do so too, and while a row of the halo may begin and end within one, a row of the input does
+// not.
 template <class Layer, class Tile>
 struct MmaTurnedInputs {
   using Shape = MmaShape<Layer, Tile>;
@@ -149,7 +152,10 @@ struct MmaTurnedInputs {
   }
 };
 
-// A thread's part of a box's inputs that lie channel by channel: some patches of some channels, copied as they are.
+// A thread's part of a box's inputs that lie channel by channel: some patches of some channels, copied as they are,
+// several chunks ahead. A warp rounds or turns them when it loads its operands; 16-bit ones only where no shift moves
+// them along the row, as they are turned eight by eight. (Before sm_90 a wait for weights is one for all copies, so
+// that only the next chunk is on its way.)
 template <class Layer, class Tile>
 struct MmaCopiedInputs {
   using Shape = MmaShape<Layer, Tile>;

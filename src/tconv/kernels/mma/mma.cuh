@@ -21,41 +21,29 @@
 //              : warp 1   : : warp 3   :              the same channels, the column phase running fastest: a warp
 //              :..........: :..........:              mostly has whole rows of outputs.
 //
-// `splits` such sets of warps share the input channels, a part of each chunk for each; the first adds the others' sums
-// to its own, in order.
+// Shared memory, in this order; stages go round, the one read while another is written:
 //
-// Shared memory. The box's inputs with the halo around it lie position by position, the channels of a chunk together:
-// ldmatrix then finds its rows at any shift, as moving by a shift is adding a constant. Places outside the input are 0.
-// Inputs that are `copied` lie channel by channel instead, as they do in memory, and have more stages. Weights lie as
-// the lanes want them, so that a fragment is one load of 16 bytes. There are two stages of both, if there are several
-// steps; at the end warps bring their outputs into the order of memory there. Behind it all stands what tells when
-// weights have landed.
+//   | stages of inputs: the box with the halo     | stages of weights: as the lanes want them, | what tells when
+//   | around it, a chunk of channels; 0 outside   | a fragment is one load of 16 bytes         | weights have landed
 //
-// Weights that are `resident` have a stage for each chunk, and are brought once: there are fewer blocks than boxes, and
-// a block goes through several of them, with the next box's first inputs on their way while it multiplies the last
-// chunk of this one. Outputs have memory of their own then.
+// Moving by a shift is adding a constant to a place. At the end warps bring their outputs into the order of memory, in
+// place of the stages or behind them.
 //
-//     step n:    wait; barrier; ask for the weights of step n+1;  multiply  ;  write the next chunk's inputs, if
-//                               and, of a new chunk, for the                   this is the chunk's last step
+//     step n:    wait; barrier; ask for the weights of step n+1;  multiply  ;  the next chunk's inputs, if this
+//                               and, of a new chunk, for the                   is the chunk's last step
 //                               next chunk's inputs
 //
-// A step is one chunk of channels and one group of shifts. Weights come by copies of the block. Inputs come through
-// registers, where they are rounded and, unless they are channels_last, turned: a chunk is on its way while the one
-// before it is multiplied. Or they are copied by threads, several chunks ahead, and are rounded or turned when a warp
-// loads its operands; 16-bit ones only where no shift moves them along the row, as they are turned eight by eight.
-// (Before sm_90 a wait for weights is one for all copies, so that only the next chunk is on its way.)
+// A step is one chunk of channels and one group of shifts. The wait is for its weights and, of a new chunk, its inputs;
+// behind the barrier those of all threads are there, and nobody reads the stages of the step before any more.
 //
 // The kernel may begin while its weights are prepared, and waits for them itself. Whatever it reads before that was
 // there when the preparing kernel began, and it writes nothing.
-//
-// Exact fp32 splits each factor into its rounding to TF32 and the rest, and adds three products. The tensor core drops
-// bits of long sums: they go to registers of their own every 32 channels, those of several shifts among them.
 //
 // Not-a-number: an input outside the map counts as 0, and so does a weight that a phase does not have: an infinite or
 // NaN input reaches all outputs of the positions that read it, an infinite or NaN weight also those at the border.
 //
 // Sizes: the channels of a box's inputs and 32 planes of outputs must stay below 2^31 unless wide_index, as channels
-// that a lane stores are up to so many apart; the rest is 64-bit. Shared memory: MmaShape<Layer, Tile>::shared_bytes.
+// that a lane stores are up to so many apart; the rest is 64-bit.
 #pragma once
 #include "mma/columns.cuh"
 #include "mma/inputs.cuh"
@@ -113,7 +101,7 @@ TCONV_DEVICE void mma_multiply(MmaSums<Layer, Tile>& sums, int shift, int moved,
       for (int column_plane = Shape::planes - 1 - row_plane; column_plane >= 0; --column_plane)
 #pragma unroll
         for (int j = 0; j < Tile::Warps::position_tiles; ++j)
-          MatrixProduct<typename Layer::Element>::add(sums[i][j], row.values, columns[column_plane][j]);
+          MatrixProduct<typename Layer::Element>::add(sums.values[i][j], row.values, columns[column_plane][j]);
     }
   }
 }
@@ -153,6 +141,8 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
     inputs.end_chunk(is_there(), shared + stage);
     ++chunk_ahead;
     if (!Tile::Pipeline::resident || chunk_ahead < Shape::chunks) return;
+    // Weights that stay: there are fewer blocks than boxes, and the next box's first inputs are on their way while the
+    // last chunk of this one is multiplied.
     chunk_ahead = 0;
     number_ahead += boxes_together;
     if (is_there()) inputs.begin(boxes.box(number_ahead));
@@ -239,12 +229,13 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
             }
           }
           if (Shape::exact) {
+            // The tensor core drops bits of long sums: they leave it every 32 channels.
 #pragma unroll
             for (int i = 0; i < Tile::Warps::row_tiles; ++i)
 #pragma unroll
               for (int j = 0; j < Tile::Warps::position_tiles; ++j)
 #pragma unroll
-                for (int k = 0; k < 4; ++k) sums[i][j][k] += partial[i][j][k];
+                for (int k = 0; k < 4; ++k) sums.values[i][j][k] += partial.values[i][j][k];
           }
         }
         weight_stage = Shape::next_weight_stage(weight_stage);

@@ -8,7 +8,9 @@ namespace tconv {
 // A lane's part of a warp's sums: of each tile of 16 rows by 8 positions those of rows lane / 4 and lane / 4 + 8, at
 // two neighbouring positions each.
 template <class Layer, class Tile>
-using MmaSums = typename MmaShape<Layer, Tile>::Sum[Tile::Warps::row_tiles][Tile::Warps::position_tiles][4];
+struct MmaSums {
+  typename MmaShape<Layer, Tile>::Sum values[Tile::Warps::row_tiles][Tile::Warps::position_tiles][4];
+};
 
 template <class Layer, class Tile>
 TCONV_DEVICE void mma_clear(MmaSums<Layer, Tile>& sums) {
@@ -17,10 +19,11 @@ TCONV_DEVICE void mma_clear(MmaSums<Layer, Tile>& sums) {
 #pragma unroll
     for (int j = 0; j < Tile::Warps::position_tiles; ++j)
 #pragma unroll
-      for (int k = 0; k < 4; ++k) sums[i][j][k] = 0;
+      for (int k = 0; k < 4; ++k) sums.values[i][j][k] = 0;
 }
 
-// Adds the sums of all sets of warps, in order, in the first set; false in the others, whose work is done.
+// Several sets of warps share the input channels, a part of each chunk for each. Adds the sums of all, in order, in the
+// first set; false in the others, whose work is done.
 template <class Layer, class Tile>
 TCONV_DEVICE bool mma_join(MmaSums<Layer, Tile>& sums, unsigned char* shared) {
   using Shape = MmaShape<Layer, Tile>;
@@ -36,7 +39,7 @@ TCONV_DEVICE bool mma_join(MmaSums<Layer, Tile>& sums, unsigned char* shared) {
 #pragma unroll
     for (int n = 0; n < tiles * vectors; ++n) {
       const Sum(&own)[4] =
-          sums[n / vectors / Tile::Warps::position_tiles][n / vectors % Tile::Warps::position_tiles];
+          sums.values[n / vectors / Tile::Warps::position_tiles][n / vectors % Tile::Warps::position_tiles];
       Joined vector;
 #pragma unroll
       for (int k = 0; k < items; ++k) vector.values[k] = own[n % vectors * items + k];
@@ -49,7 +52,7 @@ TCONV_DEVICE bool mma_join(MmaSums<Layer, Tile>& sums, unsigned char* shared) {
 #pragma unroll
     for (int n = 0; n < tiles * vectors; ++n) {
       const Joined theirs = joined[(other * tiles * vectors + n) * set];
-      Sum(&own)[4] = sums[n / vectors / Tile::Warps::position_tiles][n / vectors % Tile::Warps::position_tiles];
+      Sum(&own)[4] = sums.values[n / vectors / Tile::Warps::position_tiles][n / vectors % Tile::Warps::position_tiles];
 #pragma unroll
       for (int k = 0; k < items; ++k) own[n % vectors * items + k] += theirs.values[k];
     }

@@ -77,7 +77,7 @@ TCONV_DEVICE void wgmma_copy_patches(Copies& copies, int thread, int chunk, cons
 
 // Brings inputs that stay channel by channel.
 template <class Layer, class Tile>
-TCONV_DEVICE void wgmma_bring_channels(WgmmaWork<Layer, Tile> work, int thread, unsigned char* shared,
+TCONV_DEVICE void wgmma_bring_channels(const WgmmaWork<Layer, Tile>& first_work, int thread, unsigned char* shared,
                                        unsigned char* barriers, const typename Layer::Element* x, int batch, int depths,
                                        int rows, int columns) {
   using Shape = WgmmaShape<Layer, Tile>;
@@ -86,7 +86,7 @@ TCONV_DEVICE void wgmma_bring_channels(WgmmaWork<Layer, Tile> work, int thread, 
   ArrivingCopies<Shape::patch_bytes> copies;
   unsigned inside;
   typename Layer::Index offsets[Shape::thread_patches];
-  for (; work.is_left(); work.next()) {
+  for (WgmmaWork<Layer, Tile> work = first_work; work.is_left(); work.next()) {
     const BoxPosition halo = work.halo();
     const typename Layer::Element* const first =
         wgmma_first_input<Layer, Tile>(x, halo.image, work.group(), map.plane);
@@ -225,7 +225,7 @@ TCONV_DEVICE void wgmma_turn_rows(int thread, int chunk, const InputMap<Layer, W
 // Brings 16-bit inputs that lie channel by channel: copied so, and turned in shared memory. Copies of `raw_stages`
 // chunks are on their way while the oldest one is turned.
 template <class Layer, class Tile>
-TCONV_DEVICE void wgmma_bring_turned(WgmmaWork<Layer, Tile> work, int thread, unsigned char* shared,
+TCONV_DEVICE void wgmma_bring_turned(const WgmmaWork<Layer, Tile>& first_work, int thread, unsigned char* shared,
                                      unsigned char* barriers, const typename Layer::Element* x, int batch, int depths,
                                      int rows, int columns) {
   using Shape = WgmmaShape<Layer, Tile>;
@@ -233,7 +233,7 @@ TCONV_DEVICE void wgmma_bring_turned(WgmmaWork<Layer, Tile> work, int thread, un
   const InputMap<Layer, Shape> map(batch, depths, rows, columns);
   WgmmaStages<Tile::input_stages> stages(barriers);
   ThreadCopies<Shape::patch_bytes, Shape::thread_copies, Tile::raw_stages + 1> copies;
-  WgmmaWork<Layer, Tile> ahead = work;  // of what is copied next, where its patches lie
+  WgmmaWork<Layer, Tile> work = first_work, ahead = first_work;  // of what is copied next, where its patches lie
   unsigned inside;
   typename Layer::Index offsets[Shape::thread_patches];
   const Element* first;
@@ -290,7 +290,7 @@ TCONV_DEVICE void wgmma_bring_turned(WgmmaWork<Layer, Tile> work, int thread, un
 // Brings channels_last inputs, the channels of a place together, in vectors. Neighbouring lanes copy neighbouring
 // vectors; where the places of a warp lie it keeps in shared memory, in a part of its own, -1 outside the input.
 template <class Layer, class Tile>
-TCONV_DEVICE void wgmma_bring_places(WgmmaWork<Layer, Tile> work, int thread, unsigned char* shared,
+TCONV_DEVICE void wgmma_bring_places(const WgmmaWork<Layer, Tile>& first_work, int thread, unsigned char* shared,
                                      unsigned char* barriers, const typename Layer::Element* x, int batch, int depths,
                                      int rows, int columns) {
   using Shape = WgmmaShape<Layer, Tile>;
@@ -303,7 +303,7 @@ TCONV_DEVICE void wgmma_bring_places(WgmmaWork<Layer, Tile> work, int thread, un
   long long* const offsets = reinterpret_cast<long long*>(shared + Shape::offsets_at);
   WgmmaStages<Tile::input_stages> stages(barriers);
   ArrivingCopies<16> copies;
-  for (; work.is_left(); work.next()) {
+  for (WgmmaWork<Layer, Tile> work = first_work; work.is_left(); work.next()) {
     const BoxPosition halo = work.halo();
     const Element* const first = wgmma_first_input<Layer, Tile>(x, halo.image, work.group(), map.plane);
     __syncwarp();  // nobody reads the box before any more
@@ -345,7 +345,7 @@ TCONV_DEVICE void wgmma_bring_places(WgmmaWork<Layer, Tile> work, int thread, un
 
 // Brings channels_last inputs whose channels are no whole vectors: by way of registers, one by one.
 template <class Layer, class Tile>
-TCONV_DEVICE void wgmma_bring_items(WgmmaWork<Layer, Tile> work, int thread, unsigned char* shared,
+TCONV_DEVICE void wgmma_bring_items(const WgmmaWork<Layer, Tile>& first_work, int thread, unsigned char* shared,
                                     unsigned char* barriers, const typename Layer::Element* x, int batch, int depths,
                                     int rows, int columns) {
   using Shape = WgmmaShape<Layer, Tile>;
@@ -355,7 +355,7 @@ TCONV_DEVICE void wgmma_bring_items(WgmmaWork<Layer, Tile> work, int thread, uns
   constexpr int together = 2;  // vectors whose loads are on their way at once
   const InputMap<Layer, Shape> map(batch, depths, rows, columns);
   WgmmaStages<Tile::input_stages> stages(barriers);
-  for (; work.is_left(); work.next()) {
+  for (WgmmaWork<Layer, Tile> work = first_work; work.is_left(); work.next()) {
     const BoxPosition halo = work.halo();
     const Element* const first = wgmma_first_input<Layer, Tile>(x, halo.image, work.group(), map.plane);
 #pragma unroll 1
@@ -399,18 +399,18 @@ TCONV_DEVICE void wgmma_bring_items(WgmmaWork<Layer, Tile> work, int thread, uns
 
 // Brings all inputs of a block's boxes.
 template <class Layer, class Tile>
-TCONV_DEVICE void wgmma_bring_inputs(WgmmaWork<Layer, Tile> work, int thread, unsigned char* shared,
+TCONV_DEVICE void wgmma_bring_inputs(const WgmmaWork<Layer, Tile>& first_work, int thread, unsigned char* shared,
                                      unsigned char* barriers, const typename Layer::Element* x, int batch, int depths,
                                      int rows, int columns) {
   using Shape = WgmmaShape<Layer, Tile>;
   if (Shape::by_channel)
-    wgmma_bring_channels<Layer, Tile>(work, thread, shared, barriers, x, batch, depths, rows, columns);
+    wgmma_bring_channels<Layer, Tile>(first_work, thread, shared, barriers, x, batch, depths, rows, columns);
   else if (Shape::turned)
-    wgmma_bring_turned<Layer, Tile>(work, thread, shared, barriers, x, batch, depths, rows, columns);
+    wgmma_bring_turned<Layer, Tile>(first_work, thread, shared, barriers, x, batch, depths, rows, columns);
   else if (Shape::by_place)
-    wgmma_bring_places<Layer, Tile>(work, thread, shared, barriers, x, batch, depths, rows, columns);
+    wgmma_bring_places<Layer, Tile>(first_work, thread, shared, barriers, x, batch, depths, rows, columns);
   else
-    wgmma_bring_items<Layer, Tile>(work, thread, shared, barriers, x, batch, depths, rows, columns);
+    wgmma_bring_items<Layer, Tile>(first_work, thread, shared, barriers, x, batch, depths, rows, columns);
 }
 
 }  // namespace tconv

@@ -9,8 +9,10 @@ namespace tconv {
 // A thread's sums: of each tile of positions and each product, those of two positions, g and g + 8 of its warp's
 // sixteen (`half` says which), for two of every eight rows of weights.
 template <class Layer, class Tile>
-using WgmmaSums = float[Tile::position_tiles][WgmmaShape<Layer, Tile>::products]
-                       [WgmmaShape<Layer, Tile>::product_rows / 2];
+struct WgmmaSums {
+  using Shape = WgmmaShape<Layer, Tile>;
+  float values[Tile::position_tiles][Shape::products][Shape::product_rows / 2];
+};
 
 // Stores the outputs of a warpgroup for one box. They stay float until they are stored: bias and program see them as
 // the sums that they are.
@@ -40,7 +42,7 @@ struct WgmmaStore {
   // The thread's sum of a phase of the block's, in row `own` of its two of an octet of the phase's channels.
   TCONV_DEVICE float sum(int tile, int half, int phase, int octet, int own) const {
     const int row_octet = phase % Shape::product_phases * (Tile::channels / 8) + octet;
-    return sums[tile][phase / Shape::product_phases][row_octet * 4 + half * 2 + own];
+    return sums.values[tile][phase / Shape::product_phases][row_octet * 4 + half * 2 + own];
   }
 
   // Where a phase's output at a position lies, in the block's first channel; false if nowhere.
@@ -250,13 +252,19 @@ struct WgmmaStore {
             store_vector(own, rounded(values));
           } else {
             // Not all of these channels need be there: one by one.
+            if (has_epilogue) {
 #pragma unroll
-            for (int k = 0; k < width; ++k) {
-              if (channel + k >= Layer::group_out_channels) break;
-              float value[1] = {values[k]};
-              if (has_epilogue) finish(value, of[k], own + k);
-              own[k] = from_accumulator<Element>(value[0]);
+              for (int k = 0; k < width; ++k) {
+                if (channel + k >= Layer::group_out_channels) break;
+                float value[1] = {values[k]};
+                finish(value, of[k], own + k);
+                values[k] = value[0];
+              }
             }
+            const Vector<Element, width> outputs = rounded(values);
+#pragma unroll
+            for (int k = 0; k < width; ++k)
+              if (channel + k < Layer::group_out_channels) own[k] = outputs.values[k];
           }
         }
       }

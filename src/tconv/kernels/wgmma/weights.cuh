@@ -109,12 +109,12 @@ TCONV_DEVICE void wgmma_weights(const typename Layer::Element* weight, typename 
 // The warp that brings weights, one thread of it: those of one visit after the other. It waits until the products that
 // read a stage are done (its barrier "empty"), and the copy arrives at the barrier "full".
 template <class Layer, class Tile>
-TCONV_DEVICE void wgmma_bring_weights(WgmmaWork<Layer, Tile> work, unsigned char* shared, unsigned char* barriers,
-                                      const unsigned char* prepared) {
+TCONV_DEVICE void wgmma_bring_weights(const WgmmaWork<Layer, Tile>& first_work, unsigned char* shared,
+                                      unsigned char* barriers, const unsigned char* prepared) {
   using Shape = WgmmaShape<Layer, Tile>;
   constexpr int rows = Shape::HeightShifts::count, columns = Shape::WidthShifts::count;
   WgmmaStages<Tile::weight_stages> stages(barriers);
-  for (; work.is_left(); work.next()) {
+  for (WgmmaWork<Layer, Tile> work = first_work; work.is_left(); work.next()) {
     const unsigned char* const set = prepared + work.weight_set() * Shape::set_bytes;
     int visits = Shape::visits;
     if (Shape::alone) {

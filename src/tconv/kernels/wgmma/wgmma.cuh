@@ -112,7 +112,7 @@ struct WgmmaConsumer {
 #pragma unroll
       for (int product = 0; product < Shape::products; ++product)
 #pragma unroll
-        for (int k = 0; k < Shape::product_rows / 2; ++k) begin_sum(sums[tile][product][k], 0);
+        for (int k = 0; k < Shape::product_rows / 2; ++k) begin_sum(sums.values[tile][product][k], 0);
   }
 
   // Loads the fragments of a step of a chunk, for inputs that lie from `moved` on, and rounds them to TF32.
@@ -175,7 +175,7 @@ struct WgmmaConsumer {
             for (int tile = 0; tile < Tile::position_tiles; ++tile) {
               const int fragment = Tile::stacked ? tile + HeightShifts::count - 1 - row_visit : tile;
               products.template add<Element, Shape::product_rows>(
-                  sums[tile][product], fragments[batch % Shape::batches][step][fragment][plane], rows,
+                  sums.values[tile][product], fragments[batch % Shape::batches][step][fragment][plane], rows,
                   piece * Shape::piece_bytes + row_plane * Shape::product_bytes +
                       (batch * Shape::batch_steps + step) * 32);
             }
@@ -222,7 +222,8 @@ struct WgmmaConsumer {
 #pragma unroll
           for (int product = 0; product < Shape::products; ++product)
 #pragma unroll
-            for (int k = 0; k < Shape::product_rows / 2; ++k) sums[tile][product][k] += batch_sums[tile][product][k];
+            for (int k = 0; k < Shape::product_rows / 2; ++k)
+              sums.values[tile][product][k] += batch_sums.values[tile][product][k];
       } else if (batch > 0) {
         products.template wait<1>();  // the batch before is done: its fragments are free
       }
