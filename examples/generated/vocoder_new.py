@@ -289,7 +289,7 @@ def _define(space):
     return defined
 
 # What torch.compile and dispatch modes see, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_dc2c874fdb6aad64")
+_OPERATOR = _define("tconv_12aefb217bb00ec0")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them
@@ -1313,7 +1313,6 @@ template <class Layer, class Tile> struct MmaShape {
   static constexpr int patch_lanes = mma_patch_lanes(threads, halo_patches, chunk_channels);
   static constexpr int thread_patches =
       by_channel ? ceil_div(halo_patches, patch_lanes) : ceil_div(halo_patches * chunk_vectors, threads);
-  static constexpr bool whole_vectors = false;
   static constexpr int thread_channels = by_channel ? ceil_div(chunk_channels, threads / patch_lanes) : vector_items;
   static constexpr int thread_loads = thread_patches * thread_channels;
   // A few are asked for in parts, between the first products of the chunk before, whose operands come the same way;
@@ -1395,12 +1394,6 @@ TCONV_DEVICE const typename Layer::Element* mma_first_input(const typename Layer
   return x + static_cast<long long>(group) * Layer::group_in_channels * plane;
 }
 
-<<<<<<< HEAD
-// A thread's part of a box's inputs, on their way from memory to shared memory, in patches of a vector of channels by
-// `patch_columns` neighbouring columns. A load brings one channel of a patch, or all of a column where inputs are
-// channels_last; what is stored is a column. Patches of several columns need rows that begin at multiples of a patch:
-// then patches do so too, and while a row of the halo may begin and end within one, a row of the input does not.
-=======
 // A thread's part of a box's inputs that come through registers, where they are rounded and, unless they are
 // channels_last, turned: a chunk is on its way while the one before it is multiplied. In shared memory they lie
 // position by position, the channels of a chunk together, as ldmatrix wants them. They come in patches of a vector of
@@ -1408,15 +1401,12 @@ TCONV_DEVICE const typename Layer::Element* mma_first_input(const typename Layer
 // inputs are channels_last; what is stored is a column. Patches of several columns need rows that begin at multiples of
 // a patch: then patches do so too, and while a row of the halo may begin and end within one, a row of the input does
 // not.
->>>>>>> wt-wgmma
 template <class Layer, class Tile> struct MmaTurnedInputs {
   using Shape = MmaShape<Layer, Tile>;
   using Element = typename Layer::Element;
   using Index = typename Layer::Index;
   static constexpr int side = Shape::vector_items, columns_together = Tile::Pipeline::patch_columns;
-  static constexpr bool vectors = Shape::whole_vectors;
-  static constexpr int load_bytes = vectors ? 16 : columns_together * Shape::item_bytes;
-  static constexpr int loads = vectors ? 1 : side, words = load_bytes < 1;
+  static constexpr int load_bytes = columns_together * Shape::item_bytes, loads = side, words = load_bytes / 4;
   const InputMap<Layer, Shape> map;
   const Element* const x;                // of the block's group
   const Element* first;                  // of the box's first image
@@ -1428,11 +1418,7 @@ template <class Layer, class Tile> struct MmaTurnedInputs {
   // Neighbouring threads load what lies together in memory. Where they have several columns each, eight beside each
   // other have other channels, which they store in other banks.
   static TCONV_DEVICE int number(int i) { return static_cast<int>(threadIdx.x) + i * Shape::threads; }
-  static constexpr int vectors_first = Tile::channels_last     ? Shape::chunk_vectors
-                                       : columns_together == 1 ? 1
-                                       : Shape::chunk_vectors > 8
-                                           ? 8
-                                           : Shape::chunk_vectors;
+  static constexpr int vectors_first = columns_together == 1 ? 1 : Shape::chunk_vectors > 8 ? 8 : Shape::chunk_vectors;
   static TCONV_DEVICE int vector(int i) {
     return number(i) / (vectors_first * Shape::halo_patches) * vectors_first + number(i) % vectors_first;
   }
@@ -1497,7 +1483,7 @@ template <class Layer, class Tile> struct MmaTurnedInputs {
       TCONV_UNROLL for (int c = 0; c < columns_together; ++c) {
         if (!in_halo(halo_column(i) + c)) continue;
         Element column[side];
-        TCONV_UNROLL for (int k = 0; k < side; ++k) mma_unpack(values[i][vectors ? 0 : k], vectors ? k : c, column[k]);
+        TCONV_UNROLL for (int k = 0; k < side; ++k) mma_unpack(values[i][k], c, column[k]);
         mma_put<Layer, Tile>(column, vector(i),
                              stage + (row(i) * Shape::halo_columns + halo_column(i) + c) * Shape::place_bytes);
       }
@@ -1583,17 +1569,9 @@ template <class Layer, class Tile> TCONV_CONSTANT Launch mma_launch(const Sizes&
 
 // A lane's part of a warp's sums: of each tile of 16 rows by 8 positions those of rows lane / 4 and lane / 4 + 8, at
 // two neighbouring positions each.
-template <class Layer, class Tile> <<<<<<< HEAD
-using MmaSums = typename MmaShape<Layer, Tile>::Sum[Tile::Warps::row_tiles][Tile::Warps::position_tiles][4];
-
-template <class Layer, class Tile> TCONV_DEVICE void mma_clear(MmaSums<Layer, Tile>& sums) {
-  TCONV_UNROLL for (int i = 0; i < Tile::Warps::row_tiles; ++i)
-    TCONV_UNROLL for (int j = 0; j < Tile::Warps::position_tiles; ++j)
-      TCONV_UNROLL for (int k = 0; k < 4; ++k) sums[i][j][k] = 0;
-}
-=======
-struct MmaSums { typename MmaShape<Layer, Tile>::Sum values[Tile::Warps::row_tiles][Tile::Warps::position_tiles][4]; };
->>>>>>> wt-wgmma
+template <class Layer, class Tile> struct MmaSums {
+  typename MmaShape<Layer, Tile>::Sum values[Tile::Warps::row_tiles][Tile::Warps::position_tiles][4];
+};
 
 template <class Layer, class Tile> TCONV_DEVICE void mma_clear(MmaSums<Layer, Tile>& sums) {
   TCONV_UNROLL for (int i = 0; i < Tile::Warps::row_tiles; ++i)
@@ -1615,7 +1593,8 @@ template <class Layer, class Tile> TCONV_DEVICE bool mma_join(MmaSums<Layer, Til
   Joined* const joined = reinterpret_cast<Joined*>(shared) + static_cast<int>(threadIdx.x) % set;
   if (split > 0)
     TCONV_UNROLL for (int n = 0; n < tiles * vectors; ++n) {
-      const Sum(&own)[4] = sums[n / vectors / Tile::Warps::position_tiles][n / vectors % Tile::Warps::position_tiles];
+      const Sum(&own)[4] =
+          sums.values[n / vectors / Tile::Warps::position_tiles][n / vectors % Tile::Warps::position_tiles];
       Joined vector;
       TCONV_UNROLL for (int k = 0; k < items; ++k) vector.values[k] = own[n % vectors * items + k];
       joined[((split - 1) * tiles * vectors + n) * set] = vector;
@@ -1626,7 +1605,7 @@ template <class Layer, class Tile> TCONV_DEVICE bool mma_join(MmaSums<Layer, Til
   for (int other = 0; other < Tile::Warps::splits - 1; ++other)
     TCONV_UNROLL for (int n = 0; n < tiles * vectors; ++n) {
       const Joined theirs = joined[(other * tiles * vectors + n) * set];
-      Sum(&own)[4] = sums[n / vectors / Tile::Warps::position_tiles][n / vectors % Tile::Warps::position_tiles];
+      Sum(&own)[4] = sums.values[n / vectors / Tile::Warps::position_tiles][n / vectors % Tile::Warps::position_tiles];
       TCONV_UNROLL for (int k = 0; k < items; ++k) own[n % vectors * items + k] += theirs.values[k];
     }
   return true;
@@ -1953,38 +1932,12 @@ template <class Layer, class Tile> struct MmaWeightStages {
 // Sizes: the channels of a box's inputs and 32 planes of outputs must stay below 2^31 unless wide_index, as channels
 // that a lane stores are up to so many apart; the rest is 64-bit.
 
-// Goes through the shifts of a chunk where their numbers are not known to the compiler: `Shape::halo_offset` in bytes,
-// without dividing.
-template <class Layer, class Tile> struct MmaCursor {
-  using Shape = MmaShape<Layer, Tile>;
-  static constexpr int column_bytes = Shape::WidthShifts::step * Shape::place_bytes;
-  static constexpr int row_bytes = Shape::HeightShifts::step * Shape::row_places * Shape::place_bytes;
-  static constexpr int slab_bytes =
-      Shape::DepthShifts::step * Shape::halo_rows * Shape::row_places * Shape::place_bytes;
-  int row = 0, column = 0, moved = Shape::halo_offset(0) * Shape::place_bytes;
-
-  TCONV_DEVICE int next() {
-    const int here = moved;
-    moved -= column_bytes;
-    if (++column == Shape::WidthShifts::count) {
-      column = 0;
-      moved += Shape::WidthShifts::count * column_bytes - row_bytes;
-      if (++row == Shape::HeightShifts::count) {
-        row = 0;
-        moved += Shape::HeightShifts::count * row_bytes - slab_bytes;
-      }
-    }
-    return here;
-  }
-};
-
 // Multiplies a step of a chunk of channels at one shift, at which inputs lie `moved` bytes behind those at the highest
 // one. `weights` points to the lane's fragment of the step and the warp's first row tile, `places` are the lane's, at
 // the highest shift.
 template <class Layer, class Tile>
 TCONV_DEVICE void mma_multiply(MmaSums<Layer, Tile>& sums, int shift, int moved, int first_row_tile,
-                               const unsigned char* weights,
-                               const unsigned char* const (&places)[MmaShape<Layer, Tile>::lane_places]) {
+    const unsigned char* weights, const unsigned char* const (&places)[MmaShape<Layer, Tile>::lane_places]) {
   using Shape = MmaShape<Layer, Tile>;
   unsigned columns[Shape::planes][Tile::Warps::position_tiles][2];
   mma_load_columns<Layer, Tile>(places, moved, columns);
@@ -1995,20 +1948,16 @@ TCONV_DEVICE void mma_multiply(MmaSums<Layer, Tile>& sums, int shift, int moved,
       const Vector<unsigned, 4> row = *reinterpret_cast<const Vector<unsigned, 4>*>(
           weights + (i * Shape::stage_steps * Shape::planes + row_plane) * Shape::fragment_bytes);
       TCONV_UNROLL for (int column_plane = Shape::planes - 1 - row_plane; column_plane >= 0; --column_plane)
-        TCONV_UNROLL for (int j = 0; j < Tile::Warps::position_tiles; ++j) <<<<<<< HEAD
-          MatrixProduct<typename Layer::Element>::add(sums[i][j], row.values, columns[column_plane][j]);
-=======
+        TCONV_UNROLL for (int j = 0; j < Tile::Warps::position_tiles; ++j)
           MatrixProduct<typename Layer::Element>::add(sums.values[i][j], row.values, columns[column_plane][j]);
->>>>>>> wt-wgmma
     }
   }
 }
 
 template <class Layer, class Tile, class Program = Identity>
 TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::Element* weight,
-                      const typename Layer::Element* bias, typename Layer::Element* y, int batch, int input_depth,
-                      int input_height, int input_width, int output_depth, int output_height, int output_width,
-                      const Program& program = {}) {
+    const typename Layer::Element* bias, typename Layer::Element* y, int batch, int input_depth, int input_height,
+    int input_width, int output_depth, int output_height, int output_width, const Program& program = {}) {
   using Shape = MmaShape<Layer, Tile>;
   TCONV_SHARED(shared);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
@@ -2089,7 +2038,6 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
       const unsigned char* places_of_chunk[Shape::lane_places];
       TCONV_UNROLL for (int i = 0; i < Shape::lane_places; ++i) places_of_chunk[i] = shared + input_stage + places[i];
       const int stage_ahead = Shape::input_stage_before(input_stage);
-      MmaCursor<Layer, Tile> cursor;
 #pragma unroll(Shape::shift_groups)
       for (int shift_group = 0; shift_group < Shape::shift_groups; ++shift_group) {
         if (!Tile::Pipeline::resident) weights.copy.wait();
@@ -2100,7 +2048,6 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
 
 #pragma unroll(Tile::Pipeline::chunk_shifts)
         for (int first = 0; first < Tile::Pipeline::chunk_shifts; first += Shape::shifts_together) {
-          MmaSums<Layer, Tile> partial;
           TCONV_UNROLL for (int of_group = first; of_group < first + Shape::shifts_together; ++of_group) {
             const int shift = shift_group * Tile::Pipeline::chunk_shifts + of_group;
             if (of_group >= Tile::Pipeline::chunk_shifts || shift >= Shape::shifts) break;
@@ -2113,6 +2060,7 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
               if (part < Shape::input_parts) ask(part, Shape::input_parts, stage_ahead);
             }
           }
+        }
         weight_stage = Shape::next_weight_stage(weight_stage);
       }
       end_asking(stage_ahead);
