@@ -269,7 +269,7 @@ def _define(space):
     return defined
 
 # What torch.compile and dispatch modes see, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_1f5a6fd44bba02bd")
+_OPERATOR = _define("tconv_bab073fd9be14e57")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them
@@ -618,6 +618,14 @@ template <class Axis> struct Shifts {
   static constexpr int step = Axis::stride == 1 ? Axis::dilation : 1, count = (highest - lowest) / step + 1;
   static constexpr int halo = highest - lowest;
 
+  // The tap through which a phase reads the input at the given shift, by the shift's number; -1 if there is none.
+  static TCONV_CONSTANT int tap(int phase, int number) {
+    const long long distance =
+        static_cast<long long>(phase) + Axis::padding + static_cast<long long>(lowest + number * step) * Axis::stride;
+    return distance < 0 || distance % Axis::dilation != 0 || distance / Axis::dilation >= Axis::kernel ? -1
+        : static_cast<int>(distance / Axis::dilation);
+  }
+
   // How far the input at a shift, by its number, lies behind that at the highest one.
   static TCONV_CONSTANT int behind(int number) { return halo - number * step; }
 
@@ -648,12 +656,19 @@ TCONV_DEVICE float bits_float(unsigned bits) { return __uint_as_float(bits); }
 
 // binary16 to binary32, exact: PTX cvt.f32.f16; and back, to nearest, ties to even: PTX cvt.rn.f16.f32.
 #if !defined(TCONV_EMULATOR)
+TCONV_DEVICE float half_to_float(unsigned short bits) {
+  float result;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(result) : "h"(bits));
+  return result;
+}
 TCONV_DEVICE unsigned short float_to_half(float value) {
   unsigned short bits;
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
   return bits;
 }
 #endif
+
+TCONV_DEVICE float bfloat16_to_float(BFloat16 value) { return bits_float(static_cast<unsigned>(value.bits) << 16); }
 
 // binary32 to bfloat16, to nearest, ties to even. In integers, as sm_75 has no instruction for it.
 TCONV_DEVICE BFloat16 float_to_bfloat16(float value) {
@@ -682,10 +697,32 @@ template <Rounding rounding> TCONV_DEVICE double operand(double value) {
   return value;
 }
 
+TCONV_DEVICE float to_accumulator(float value) { return value; }
+TCONV_DEVICE double to_accumulator(double value) { return value; }
+TCONV_DEVICE float to_accumulator(Half value) { return half_to_float(value.bits); }
+TCONV_DEVICE float to_accumulator(BFloat16 value) { return bfloat16_to_float(value); }
+
 template <class Element>
 TCONV_DEVICE Element from_accumulator(typename AccumulatorOf<Element>::type value) { return value; }
 template <> TCONV_DEVICE Half from_accumulator<Half>(float value) { return Half{float_to_half(value)}; }
 template <> TCONV_DEVICE BFloat16 from_accumulator<BFloat16>(float value) { return float_to_bfloat16(value); }
+
+// Two numbers at once: from sm_80 on one instruction for two of 16 bits, PTX cvt.rn.f16x2.f32 and cvt.rn.bf16x2.f32.
+template <class Stored> TCONV_DEVICE void from_accumulators(typename AccumulatorOf<Stored>::type first,
+                                    typename AccumulatorOf<Stored>::type second, Stored (&two)[2]) {
+  two[0] = from_accumulator<Stored>(first), two[1] = from_accumulator<Stored>(second);
+}
+#if __CUDA_ARCH__ >= 800
+#define TCONV_FROM_ACCUMULATORS(element, type)                                                              \
+  TCONV_DEVICE void from_accumulators(float first, float second, element(&two)[2]) {                        \
+    unsigned word;                                                                                          \
+    asm("cvt.rn." #type "x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));                       \
+    two[0].bits = static_cast<unsigned short>(word), two[1].bits = static_cast<unsigned short>(word >> 16); \
+  }
+TCONV_FROM_ACCUMULATORS(Half, f16)
+TCONV_FROM_ACCUMULATORS(BFloat16, bf16)
+#undef TCONV_FROM_ACCUMULATORS
+#endif
 
 // Memory: loads, and vectors of several elements.
 
@@ -988,6 +1025,7 @@ template <class Layer, class Shape> struct InputMap {
   static constexpr int channels = Layer::groups * Layer::group_in_channels;
   int batch, depths, rows, columns;
   Index plane;
+  const Element* first;  // of the box's first image and the block's group
 
   TCONV_DEVICE InputMap(int batch, int depths, int rows, int columns) : batch(batch), depths(depths), rows(rows),
       columns(columns), plane(static_cast<Index>(depths) * rows * columns) {}
@@ -1039,9 +1077,14 @@ struct Identity {
   // What is read once for an output channel, and what for N outputs that are stored together.
   struct Channel {};
   template <int N> struct Values {};
+  TCONV_DEVICE Channel of(int) const { return {}; }
+  template <int N, class Element> TCONV_DEVICE Values<N> fetch(const Element*, bool) const { return {}; }
   // Output i of those N from y, its sum with the bias.
   template <class Sum, int N> TCONV_DEVICE Sum apply(Sum y, const Channel&, const Values<N>&, int) const { return y; }
 };
+
+// Chooses a function by whether there is a program: C++14 compiles both branches of an `if`.
+template <bool> struct HasProgram {};
 
 template <class Layer, class Program> struct Epilogue {
   using Sum = typename AccumulatorOf<typename Layer::Element>::type;
@@ -1054,6 +1097,13 @@ template <class Layer, class Program> struct Epilogue {
   const Program& program;
   int first_channel;  // of the block's group
 
+  // Of a channel of the group.
+  TCONV_DEVICE Channel of(int channel) const {
+    Channel of;  // C++14 initialises no bases by a list
+    static_cast<typename Program::Channel&>(of) = program.of(first_channel + channel);
+    of.bias = Layer::has_bias ? to_accumulator(load_constant(bias + channel)) : 0;
+    return of;
+  }
   // An output of its y.
   template <class Values>
   TCONV_DEVICE typename Layer::Element output(Sum y, const Channel& channel, const Values& values, int i = 0) const {
@@ -1125,6 +1175,8 @@ template <class Layer, class Tile> struct WgmmaShape {
   // ---- shifts ----
   static constexpr int shifts = DepthShifts::count * HeightShifts::count * WidthShifts::count;
   static constexpr int taps = Depth::kernel * Height::kernel * Width::kernel;
+  // Every phase has a tap at every shift: products take the rows of all phases of a block together.
+  static constexpr bool uniform = static_cast<long long>(phases) * shifts == taps;
   // A block has one phase along depth and height, and goes through the taps of its own there: of the phases along the
   // width all, whose products without a tap the compiler leaves out, or one, too.
   static constexpr bool alone = false;
@@ -1185,6 +1237,12 @@ template <class Layer, class Tile> struct WgmmaShape {
   // product's, first all of plane 0 ----
   static constexpr int piece_bytes = planes * Tile::channels * chunk_bytes, product_bytes = product_rows * chunk_bytes;
   static constexpr int chunk_pieces = shifts * Tile::phases, weight_stage_bytes = Tile::phases * piece_bytes;
+  // Of a chunk's known pieces, how many come before those of a shift. Taps of lower shifts come first, and of one shift
+  // those of lower phases: on each axis that is their own order.
+  static TCONV_CONSTANT int pieces_before(int depth, int column, int row) {
+    return DepthShifts::first_tap(depth) * Width::kernel * Height::kernel + DepthShifts::taps(depth) *
+        (WidthShifts::first_tap(column) * Height::kernel + WidthShifts::taps(column) * HeightShifts::first_tap(row));
+  }
   static constexpr long long set_bytes = static_cast<long long>(chunks) * chunk_pieces * piece_bytes;
   static constexpr long long weight_bytes = weight_sets * set_bytes;
   // A thread prepares every second vector of a tap, an output channel and a chunk.
@@ -1198,9 +1256,6 @@ template <class Layer, class Tile> struct WgmmaShape {
   static constexpr int run = largest_divisor(greatest_common_divisor(Tile::phases, Width::stride), 12);
   static constexpr int staged_channels = 32, staged_pitch = 64 * run + 4;
   static constexpr int staged_bytes = staged_channels * staged_pitch * 4;
-
-  // How many outputs of a row may be stored at once, if rows are aligned; and whether every thread always has some.
-  static constexpr int most_width = greatest_common_divisor(Tile::Box::columns * run, vector_items);
 
   // ---- shared memory: stages of weights, of inputs, what is turned or staged, offsets, and the barriers of both ----
   // Weights that stay are packed: of `known` products, visits differ in their bytes.
@@ -1238,7 +1293,8 @@ template <class Layer, class Tile> TCONV_DEVICE bool wgmma_is_in_box(int number,
 template <class Layer, class Tile> struct WgmmaWork {
   using Shape = WgmmaShape<Layer, Tile>;
   Boxes<typename Tile::Box> boxes;
-  int count, number;
+  int count;
+  int number;
 
   TCONV_DEVICE WgmmaWork(int batch, int output_depth, int output_height, int output_width, int number)
       : boxes(Shape::Depth::positions(output_depth), Shape::Height::positions(output_height),
@@ -1247,21 +1303,20 @@ template <class Layer, class Tile> struct WgmmaWork {
   TCONV_DEVICE bool is_left() const { return number < count; }
   TCONV_DEVICE void next() { number += static_cast<int>(gridDim.x); }
 
-  TCONV_DEVICE int weight_set() const { return 0; }
-  TCONV_DEVICE int first_phase() const { return 0; }
-  TCONV_DEVICE int channel_block() const { return 0; }
-  TCONV_DEVICE int group() const { return 0; }
+  TCONV_DEVICE int weight_set() const { return number % Shape::weight_sets; }
+  TCONV_DEVICE int first_phase() const { return weight_set() % Shape::phase_sets * Tile::phases; }
+  TCONV_DEVICE int channel_block() const { return weight_set() / Shape::phase_sets % Shape::channel_blocks; }
+  TCONV_DEVICE int group() const { return weight_set() / Shape::row_blocks; }
   TCONV_DEVICE BoxPosition box() const { return boxes.box(number / Shape::weight_sets); }
-  // The first input that the box reads.
+  // The first input that the box reads; a block with one phase on an axis has the shifts of that alone.
   TCONV_DEVICE BoxPosition halo() const {
     const BoxPosition from = box();
     return halo_of<Shape>(from);
   }
 };
 
-// Stages of shared memory that go round: the producer fills one while consumers read others. Each has two mbarriers, 16
-// bytes. One register says which stage comes next and how often all have been there, even or odd, which is the parity
-// that a barrier is asked for: where sums are, registers are few.
+// Stages that go round: full ones are read, empty ones written. Each has two barriers. One register says which stage it
+// is and how often all have been there, even or odd: where sums are, registers are few.
 template <int Count> struct WgmmaStages {
   unsigned char* barriers;
   int turn = 0;  // below 2 * Count
@@ -1283,93 +1338,113 @@ template <int Count> struct WgmmaStages {
   TCONV_DEVICE void next() { turn = turn + 1 < 2 * Count ? turn + 1 : 0; }
 };
 
-// The first input of a group in an image.
-template <class Layer, class Tile>
-TCONV_DEVICE const typename Layer::Element* wgmma_first_input(const typename Layer::Element* x, int image, int group,
-                                                              typename Layer::Index plane) {
-  constexpr int channels = Layer::groups * Layer::group_in_channels;
-  const typename Layer::Element* const of_image = x + static_cast<long long>(image) * channels * plane;
-  return of_image;
-}
+// The input, and the halo that a block has of it.
+template <class Layer, class Tile> struct WgmmaInputMap : InputMap<Layer, WgmmaShape<Layer, Tile>> {
+  using Base = InputMap<Layer, WgmmaShape<Layer, Tile>>;
+  const typename Layer::Element* const x;
+  BoxPosition halo;
 
-// Inputs that are copied as they lie in global memory, channel by channel: a thread has some patches of neighbouring
-// columns, each in some channels of a chunk.
-//
-// Where its patches of a halo lie: `offsets` from the first input on, in the thread's first channel of the first chunk,
-// and a bit of `inside` for each that is one of the input.
-template <class Layer, class Tile>
-TCONV_DEVICE void wgmma_find_patches(const InputMap<Layer, WgmmaShape<Layer, Tile>>& map, const BoxPosition& halo,
-    int thread, unsigned& inside, typename Layer::Index (&offsets)[WgmmaShape<Layer, Tile>::thread_patches]) {
-  using Shape = WgmmaShape<Layer, Tile>;
-  constexpr int lanes = Shape::patch_lanes, channels = Layer::groups * Layer::group_in_channels;
-  inside = 0;
-  // Boxes begin at multiples of patches, halos anywhere: a row's first patch begins `lead` columns before its halo.
-  const int lead = (halo.column % Tile::patch_columns + Tile::patch_columns) % Tile::patch_columns;
-  TCONV_UNROLL for (int i = 0; i < Shape::thread_patches; ++i) {
-    const int patch = thread % lanes + i * lanes;
-    const auto place =
-        map.place(halo, patch / Shape::row_patches, patch % Shape::row_patches * Tile::patch_columns - lead);
-    if (patch < Shape::halo_patches && place.inside) inside |= 1u << i;
-    offsets[i] =
-        (place.image * static_cast<typename Layer::Index>(channels) + thread / lanes) * map.plane + place.position;
+  TCONV_DEVICE WgmmaInputMap(const typename Layer::Element* x, int batch, int depths, int rows, int columns)
+      : Base(batch, depths, rows, columns), x(x) {}
+
+  TCONV_DEVICE const typename Layer::Element* first_of(const BoxPosition& halo, int group) const {
+    return x + static_cast<long long>(halo.image) * Base::channels * this->plane + static_cast<long long>(group) *
+        Layer::group_in_channels * this->plane;
   }
-}
-
-// Copies them for one chunk, to `to`, where its inputs then lie as patches of each channel.
-template <class Layer, class Tile, class Copies>
-TCONV_DEVICE void wgmma_copy_patches(Copies& copies, int thread, int chunk, const typename Layer::Element* first,
-                                     typename Layer::Index plane, unsigned inside,
-                                     const typename Layer::Index (&offsets)[WgmmaShape<Layer, Tile>::thread_patches],
-                                     unsigned char* to) {
-  using Shape = WgmmaShape<Layer, Tile>;
-  constexpr int lanes = Shape::patch_lanes, sharers = Shape::loaders / lanes;
-  const long long pitch = static_cast<long long>(sharers) * plane;
-  const typename Layer::Element* from = first + chunk * Shape::chunk_channels * static_cast<long long>(plane);
-  to += thread / lanes * Shape::channel_bytes + thread % lanes * Shape::patch_bytes;
-  // A copy reads the registers of its addresses late: each of some has registers of its own.
-#pragma unroll(Shape::thread_patches < 4 ? 4 / Shape::thread_patches : 1)
-  for (int turn = 0; turn < ceil_div(Shape::chunk_channels, sharers); ++turn) {
-    const int channel = thread / lanes + turn * sharers;
-    if (Shape::chunk_channels % sharers != 0 && channel >= Shape::chunk_channels) break;
-    TCONV_UNROLL for (int i = 0; i < Shape::thread_patches; ++i)
-      if ((i + 1) * lanes <= Shape::halo_patches || thread % lanes + i * lanes < Shape::halo_patches)
-        copies.begin(to + turn * sharers * Shape::channel_bytes + i * lanes * Shape::patch_bytes, from + offsets[i],
-                     (inside >> i & 1u) != 0);
-    from += pitch;
+  TCONV_DEVICE void enter(const BoxPosition& of_box, int group) {
+    halo = of_box;
+    this->first = first_of(halo, group);
   }
-}
+  TCONV_DEVICE typename Base::Place place(int halo_row, int halo_column) const {
+    return Base::place(halo, halo_row, halo_column);
+  }
+};
 
-// Brings inputs that stay channel by channel.
-template <class Layer, class Tile>
-TCONV_DEVICE void wgmma_bring_channels(const WgmmaWork<Layer, Tile>& first_work, int thread, unsigned char* shared,
-    unsigned char* barriers, const typename Layer::Element* x, int batch, int depths, int rows, int columns) {
+// Copies channel by channel, as they lie in memory, in patches of some neighbouring columns.
+template <class Layer, class Tile, class Copies> struct WgmmaChannelCopies : WgmmaInputMap<Layer, Tile> {
+  using Map = WgmmaInputMap<Layer, Tile>;
   using Shape = WgmmaShape<Layer, Tile>;
-  const InputMap<Layer, Shape> map(batch, depths, rows, columns);
-  WgmmaStages<Tile::input_stages> stages(barriers);
-  ArrivingCopies<Shape::patch_bytes> copies;
-  unsigned inside;
-  typename Layer::Index offsets[Shape::thread_patches];
-  for (WgmmaWork<Layer, Tile> work = first_work; work.is_left(); work.next()) {
-    const BoxPosition halo = work.halo();
-    const typename Layer::Element* const first = wgmma_first_input<Layer, Tile>(x, halo.image, work.group(), map.plane);
-    wgmma_find_patches<Layer, Tile>(map, halo, thread, inside, offsets);
-#pragma unroll 1
-    for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
-      stages.wait_empty();
-      wgmma_copy_patches<Layer, Tile>(copies, thread, chunk, first, map.plane, inside, offsets,
-                                      shared + Shape::inputs_at + stages.stage() * Shape::input_stage_bytes);
-      copies.arrive(stages.full());
-      stages.next();
+  using Element = typename Layer::Element;
+  using Index = typename Layer::Index;
+  static constexpr int lanes = Shape::patch_lanes, sharers = Shape::loaders / lanes;
+  static constexpr int turns = ceil_div(Shape::chunk_channels, sharers);
+  const int number;
+  unsigned inside;                       // by patch: whether it is one of the input
+  Index offsets[Shape::thread_patches];  // of the patch in the thread's first channel of the first chunk
+  Copies copies;
+
+  TCONV_DEVICE WgmmaChannelCopies(int number, const Element* x, int batch, int depths, int rows, int columns)
+      : Map(x, batch, depths, rows, columns), number(number) {}
+  TCONV_DEVICE int patch_number() const { return number % lanes; }
+  TCONV_DEVICE int channel_number() const { return number / lanes; }
+
+  TCONV_DEVICE void begin(const BoxPosition& halo, int group) {
+    this->enter(halo, group);
+    inside = 0;
+    // Boxes begin at multiples of patches.
+    const int lead = (halo.column % Tile::patch_columns + Tile::patch_columns) % Tile::patch_columns;
+    TCONV_UNROLL for (int i = 0; i < Shape::thread_patches; ++i) {
+      const int patch = patch_number() + i * lanes;
+      const auto place =
+          this->place(patch / Shape::row_patches, patch % Shape::row_patches * Tile::patch_columns - lead);
+      if (patch < Shape::halo_patches && place.inside) inside |= 1u << i;
+      offsets[i] = (place.image * static_cast<Index>(Map::channels) + channel_number()) * this->plane + place.position;
     }
   }
-}
 
-// Brings all inputs of a block's boxes.
+  TCONV_DEVICE void copy(int chunk, unsigned char* stage) {
+    const long long pitch = static_cast<long long>(sharers) * this->plane;
+    const Element* from = this->first + chunk * Shape::chunk_channels * static_cast<long long>(this->plane);
+    unsigned char* to = stage + channel_number() * Shape::channel_bytes + patch_number() * Shape::patch_bytes;
+    // A copy reads the registers of its addresses late: each of some has registers of its own.
+#pragma unroll(Shape::thread_patches < 4 ? 4 / Shape::thread_patches : 1)
+    for (int turn = 0; turn < turns; ++turn) {
+      const int channel = channel_number() + turn * sharers;
+      if (Shape::chunk_channels % sharers != 0 && channel >= Shape::chunk_channels) break;
+      TCONV_UNROLL for (int i = 0; i < Shape::thread_patches; ++i)
+        if ((i + 1) * lanes <= Shape::halo_patches || patch_number() + i * lanes < Shape::halo_patches)
+          copies.begin(to + turn * sharers * Shape::channel_bytes + i * lanes * Shape::patch_bytes, from + offsets[i],
+                       (inside >> i & 1u) != 0);
+      from += pitch;
+    }
+  }
+};
+
+// Inputs that stay channel by channel.
 template <class Layer, class Tile>
-TCONV_DEVICE void wgmma_bring_inputs(const WgmmaWork<Layer, Tile>& first_work, int thread, unsigned char* shared,
-    unsigned char* barriers, const typename Layer::Element* x, int batch, int depths, int rows, int columns) {
-  wgmma_bring_channels<Layer, Tile>(first_work, thread, shared, barriers, x, batch, depths, rows, columns);
-}
+struct WgmmaCopiedChannels : WgmmaChannelCopies<Layer, Tile, ArrivingCopies<WgmmaShape<Layer, Tile>::patch_bytes>> {
+  using Base = WgmmaChannelCopies<Layer, Tile, ArrivingCopies<WgmmaShape<Layer, Tile>::patch_bytes>>;
+  TCONV_DEVICE WgmmaCopiedChannels(int number, const typename Layer::Element* x, int batch, int depths, int rows,
+      int columns, unsigned char*) : Base(number, x, batch, depths, rows, columns) {}
+
+  TCONV_DEVICE void bring(int chunk, unsigned char* stage, void* barrier) {
+    this->copy(chunk, stage);
+    this->copies.arrive(barrier);
+  }
+};
+
+// Brings all inputs of a block's work, into stages that go round.
+template <class Layer, class Tile> struct WgmmaInputs {
+  using Shape = WgmmaShape<Layer, Tile>;
+  using Inputs = WgmmaCopiedChannels<Layer, Tile>;
+
+  static TCONV_DEVICE void run(WgmmaWork<Layer, Tile> work, int number, unsigned char* shared, unsigned char* barriers,
+                               const typename Layer::Element* x, int batch, int depths, int rows, int columns) {
+    Inputs inputs(number, x, batch, depths, rows, columns, shared + Shape::offsets_at);
+    WgmmaStages<Tile::input_stages> stages(barriers);
+    for (; work.is_left(); work.next()) {
+      inputs.begin(work.halo(), work.group());
+#pragma unroll 1
+      for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
+        stages.wait_empty();
+        inputs.bring(chunk, shared + Shape::inputs_at + stages.stage() * Shape::input_stage_bytes, stages.full());
+        stages.next();
+      }
+    }
+  }
+};
+
+template <class Layer, class Tile> using WgmmaProducer = WgmmaInputs<Layer, Tile>;
 
 template <class Layer, class Tile> TCONV_CONSTANT Launch wgmma_launch(const Sizes& sizes) {
   using Shape = WgmmaShape<Layer, Tile>;
@@ -1381,15 +1456,33 @@ template <class Layer, class Tile> TCONV_CONSTANT Launch wgmma_launch(const Size
   return launch;
 }
 
-// A thread's sums: of each tile of positions and each product, those of two positions, g and g + 8 of its warp's
-// sixteen (`half` says which), for two of every eight rows of weights.
+// A thread's sums: of each tile of positions and each product, those of two rows of positions, g and g + 8 of its
+// warp's sixteen, for two of every eight rows of weights.
 template <class Layer, class Tile> struct WgmmaSums {
   using Shape = WgmmaShape<Layer, Tile>;
   float values[Tile::position_tiles][Shape::products][Shape::product_rows / 2];
+
+  TCONV_DEVICE void clear() {
+    TCONV_UNROLL for (int i = 0; i < Tile::position_tiles; ++i)
+      TCONV_UNROLL for (int p = 0; p < Shape::products; ++p)
+        TCONV_UNROLL for (int k = 0; k < Shape::product_rows / 2; ++k) begin_sum(values[i][p][k], 0);
+  }
+  TCONV_DEVICE void add(const WgmmaSums& others) {
+    TCONV_UNROLL for (int i = 0; i < Tile::position_tiles; ++i)
+      TCONV_UNROLL for (int p = 0; p < Shape::products; ++p)
+        TCONV_UNROLL for (int k = 0; k < Shape::product_rows / 2; ++k) values[i][p][k] += others.values[i][p][k];
+  }
+  // Of a position of a tile, a phase of the block's, and the thread's row `own` of an octet of a phase's rows.
+  TCONV_DEVICE float of(int tile, int half, int phase, int octet, int own) const {
+    const int row_octet = phase % Shape::product_phases * (Tile::channels / 8) + octet;
+    return values[tile][phase / Shape::product_phases][row_octet * 4 + half * 2 + own];
+  }
 };
 
-// Stores the outputs of a warpgroup for one box. They stay float until they are stored: bias and program see them as
-// the sums that they are.
+// Stores a warpgroup's outputs, from `y` on, as float until they are stored: an epilogue sees them as the sums that
+// they are. channels_last ones go there from registers, and so do contiguous ones where each thread has all
+// neighbouring phases of a row in one vector (`Shape::by_runs`). Others, whose neighbours other threads have, go by way
+// of `staged`.
 template <class Layer, class Tile, class Program> struct WgmmaStore {
   using Shape = WgmmaShape<Layer, Tile>;
   using Element = typename Layer::Element;
@@ -1397,8 +1490,10 @@ template <class Layer, class Tile, class Program> struct WgmmaStore {
   using Depth = typename Layer::Depth;
   using Height = typename Layer::Height;
   using Width = typename Layer::Width;
-  using Channel = typename Epilogue<Layer, Program>::Channel;
-  static constexpr int run = Shape::run, staged_octets = Shape::staged_channels / 8;
+  static constexpr int channels = Layer::y_channels, run = Shape::run, staged_octets = Shape::staged_channels / 8;
+  // How many outputs of one row may be stored at once, if rows are aligned.
+  static constexpr int side_by_side = Tile::Box::columns * run;
+  static constexpr int most_width = greatest_common_divisor(side_by_side, 16 / Shape::item_bytes);
 
   const WgmmaSums<Layer, Tile>& sums;
   const Epilogue<Layer, Program>& epilogue;
@@ -1408,104 +1503,150 @@ template <class Layer, class Tile, class Program> struct WgmmaStore {
   float* const staged;                   // the warpgroup's
   const int warp, lane, batch, depths, rows, columns;
 
-  TCONV_DEVICE long long plane() const { return static_cast<long long>(depths) * rows * columns; }
-
-  // The thread's sum of a phase of the block's, in row `own` of its two of an octet of the phase's channels.
-  TCONV_DEVICE float sum(int tile, int half, int phase, int octet, int own) const {
-    const int row_octet = phase % Shape::product_phases * (Tile::channels / 8) + octet;
-    return sums.values[tile][phase / Shape::product_phases][row_octet * 4 + half * 2 + own];
-  }
-
-  // Where a phase's output at a position lies, in the block's first channel; false if nowhere.
-  TCONV_DEVICE bool find(int number, int tile, int phase, Element*& to) const {
+  // Where a phase's output at a position lies in its plane, and its image; false if nowhere.
+  TCONV_DEVICE bool find(int number, int tile, int phase, int& image, Index& offset) const {
     const BoxPosition in_box = wgmma_in_box<Layer, Tile>(number, tile);
-    const int image = box.image + in_box.image;
+    image = box.image + in_box.image;
     const int depth = (box.depth + in_box.depth) * Depth::stride + phase / (Height::stride * Width::stride);
     const int row = (box.row + in_box.row) * Height::stride + phase / Width::stride % Height::stride;
     const int column = (box.column + in_box.column) * Width::stride + phase % Width::stride;
-    const Index offset = (static_cast<Index>(depth) * rows + row) * columns + column;
-    to = y + (static_cast<long long>(image) * Layer::y_channels * plane() + offset);
+    offset = (static_cast<Index>(depth) * rows + row) * columns + column;
     return wgmma_is_in_box<Layer, Tile>(number, tile) && image < batch && in_range(depth, depths) &&
            in_range(row, rows) && in_range(column, columns);
   }
 
-  // Rounded to the nearest, ties to even.
-  template <int width> static TCONV_DEVICE Vector<Element, width> rounded(const float (&values)[width]) {
-    Vector<Element, width> outputs;
-    TCONV_UNROLL for (int i = 0; i < width; ++i) outputs.values[i] = from_accumulator<Element>(values[i]);
-    return outputs;
+  // Who stores what of a turn, `width` neighbouring outputs of a row at once: neighbouring lanes what is neighbours.
+  template <int width> struct Items {
+    static constexpr int count = 64 * run / width;  // of a channel
+    static constexpr int lanes = count >= 128 ? 128 : power_of_two_from(count), channel_lanes = 128 / lanes;
+    static constexpr int steps = ceil_div(Shape::staged_channels, channel_lanes);
+    static constexpr int together = steps < 8 ? steps : 8;  // steps whose loads are on their way at once
+  };
+  struct Found {
+    long long offset;  // in y
+    bool inside;
+  };
+  template <int width> TCONV_DEVICE Found found(int item, int tile, int first_phase) const {
+    int image;
+    Index offset;
+    const bool inside =
+        find(warp / 4 * 64 + item * width / run, tile, block_phase + first_phase + item * width % run, image, offset);
+    return {static_cast<long long>(image) * channels * plane() + offset, inside && item < Items<width>::count};
+  }
+  TCONV_DEVICE long long plane() const { return static_cast<long long>(depths) * rows * columns; }
+
+  using Channel = typename Epilogue<Layer, Program>::Channel;
+  template <int width> using Values = typename Program::template Values<width>;
+
+  // Sums of a channel as outputs, two at a time.
+  template <int width> TCONV_DEVICE Vector<Element, width> finished(const float (&sums)[width], const Channel& channel,
+                                               const Values<width>& read) const {
+    Vector<Element, width> together;
+    TCONV_UNROLL for (int i = 0; i < width; i += 2) {
+      const int next = (i + 1) % width;
+      Element two[2];
+      from_accumulators(epilogue.program.apply(channel.y(sums[i]), channel, read, i),
+                        epilogue.program.apply(channel.y(sums[next]), channel, read, next), two);
+      together.values[i] = two[0], together.values[next] = two[next - i];
+    }
+    return together;
+  }
+  // What is staged of an item from one place on.
+  template <int width> TCONV_DEVICE Vector<Element, width> staged_outputs(const float* from, const Channel& channel,
+                                                     const Values<width>& read) const {
+    float values[width];
+    load_shared(from, values);
+    return finished(values, channel, read);
   }
 
-  // Contiguous outputs whose neighbours other threads have go by way of shared memory: a warpgroup stages them there,
-  // as `staged[channel][position][phase]`, in turns of some channels of a tile at neighbouring phases.
-  struct Turn { int tile, phase, octet; };
-  static constexpr int turn_octets = Tile::channels / 8 / staged_octets, turn_phases = Tile::phases / run;
-  static constexpr int turns = Tile::position_tiles * turn_phases * turn_octets;
-  static TCONV_DEVICE Turn turn_of(int number) {
-    return {number / turn_octets / turn_phases, number / turn_octets % turn_phases * run,
-            number % turn_octets * staged_octets};
+  // An item's outputs of the staged channels, which begin with one of the block's.
+  template <int width> TCONV_DEVICE void store_item(int item, const Found& at, int first_channel) const {
+    using Own = Items<width>;
+    if (!at.inside) return;
+    const int first = (warp % 4 * 32 + lane) / Own::lanes;
+    const auto is_stored = [&](int step) {
+      const int channel = first + step * Own::channel_lanes;
+      return (Shape::staged_channels % Own::channel_lanes == 0 || channel < Shape::staged_channels) &&
+             (Layer::group_out_channels % Tile::channels == 0 ||
+              block_channel + first_channel + channel < Layer::group_out_channels);
+    };
+    const long long pitch = Own::channel_lanes * plane();
+    Element* to = y + (first_channel + first) * plane() + at.offset;
+    const float* const from = staged + first * Shape::staged_pitch + item * width;
+    TCONV_UNROLL for (int step = 0; step < Own::steps; step += Own::together) {
+      Vector<Element, width> stored[Own::together];
+      TCONV_UNROLL for (int i = 0; i < Own::together; ++i)
+        if (is_stored(step + i))
+          stored[i] = staged_outputs<width>(from + (step + i) * Own::channel_lanes * Shape::staged_pitch,
+              epilogue.of(block_channel + first_channel + first + (step + i) * Own::channel_lanes),
+              epilogue.program.template fetch<width>(to + i * pitch, true));
+      TCONV_UNROLL for (int i = 0; i < Own::together; ++i, to += pitch)
+        if (is_stored(step + i)) store_vector(to, stored[i]);
+    }
   }
 
-  TCONV_DEVICE void stage(const Turn& turn) const {
+  // Whole rows of the box, a tile and some phases and channels at a turn. No turn is a loop's: sums are in registers,
+  // which have no numbers at run time, and those of a turn are free behind it.
+  template <int width> TCONV_DEVICE void store_rows(HasProgram<false>) const {
+    const int item = (warp % 4 * 32 + lane) % Items<width>::lanes;
+    TCONV_UNROLL for (int tile = 0; tile < Tile::position_tiles; ++tile)
+      TCONV_UNROLL for (int phase = 0; phase < Tile::phases; phase += run) {
+        const Found at = found<width>(item, tile, phase);
+        TCONV_UNROLL for (int octet = 0; octet < Tile::channels / 8; octet += staged_octets) {
+          meet<128>(1 + warp / 4);  // nobody reads what is staged any more
+          stage(tile, phase, octet);
+          meet<128>(1 + warp / 4);
+          store_items<width>(item, at, tile, phase, octet);
+        }
+      }
+  }
+  // The same for a program, whose instructions would be there for each sum, more than an instruction cache holds: turns
+  // are a loop, which looks for its sums among all.
+  template <int width> TCONV_DEVICE void store_rows(HasProgram<true>) const {
+    constexpr int octets = Tile::channels / 8 / staged_octets, phases = Tile::phases / run;
+    const int item = (warp % 4 * 32 + lane) % Items<width>::lanes;
+#pragma unroll 1
+    for (int turn = 0; turn < Tile::position_tiles * phases * octets; ++turn) {
+      const int octet = turn % octets * staged_octets, phase = turn / octets % phases * run;
+      const int tile = turn / octets / phases;
+      meet<128>(1 + warp / 4);
+      TCONV_UNROLL for (int known = 0; known < Tile::position_tiles * phases * octets; ++known)
+        if (known == turn)
+          stage(known / octets / phases, known / octets % phases * run, known % octets * staged_octets);
+      meet<128>(1 + warp / 4);
+      store_items<width>(item, found<width>(item, tile, phase), tile, phase, octet);
+    }
+  }
+  template <int width> TCONV_DEVICE void store_items(int item, const Found& at, int tile, int phase, int octet) const {
+    using Own = Items<width>;
+    store_item<width>(item, at, octet * 8);
+    for (int further = item + Own::lanes; further < Own::count; further += Own::lanes)
+      store_item<width>(further, found<width>(further, tile, phase), octet * 8);
+  }
+  TCONV_DEVICE void stage(int tile, int phase, int octet) const {
     constexpr int width = vector_width(run, 4);
     TCONV_UNROLL for (int o = 0; o < staged_octets; ++o)
       TCONV_UNROLL for (int k = 0; k < 4; ++k)
         TCONV_UNROLL for (int r = 0; r < run; r += width) {
           Vector<float, width> together;
-          TCONV_UNROLL for (int i = 0; i < width; ++i)
-            together.values[i] = sum(turn.tile, k / 2, turn.phase + r + i, turn.octet + o, k % 2);
+#pragma unroll
+          for (int i = 0; i < width; ++i) together.values[i] = sums.of(tile, k / 2, phase + r + i, octet + o, k % 2);
           *reinterpret_cast<Vector<float, width>*>(staged + (o * 8 + lane % 4 * 2 + k % 2) * Shape::staged_pitch +
                                                    (warp % 4 * 16 + k / 2 * 8 + lane / 4) * run + r) = together;
         }
   }
 
-  // Stores what is staged, `width` neighbouring outputs of a row as an item: neighbouring threads take neighbouring
-  // items, and those that a channel has no more items for take other channels.
-  template <int width> TCONV_DEVICE void store_staged(const Turn& turn) const {
-    constexpr int items = 64 * run / width, lanes = items >= 128 ? 128 : power_of_two_from(items);
-    constexpr int channel_lanes = 128 / lanes, steps = ceil_div(Shape::staged_channels, channel_lanes);
-    constexpr int together = steps < 8 ? steps : 8;  // steps whose loads are on their way at once
-    const int thread = warp % 4 * 32 + lane, first = thread / lanes, first_channel = turn.octet * 8 + first;
-    for (int item = thread % lanes; item < items; item += lanes) {
-      Element* to;
-      if (!find(warp / 4 * 64 + item * width / run, turn.tile, block_phase + turn.phase + item * width % run, to))
-        continue;
-      to += first_channel * plane();
-      const float* const from = staged + first * Shape::staged_pitch + item * width;
-      TCONV_UNROLL for (int step = 0; step < steps; step += together) {
-        float values[together][width];
-        TCONV_UNROLL for (int i = 0; i < together; ++i) {
-          const int channel = (step + i) * channel_lanes;
-          load_shared(from + channel * Shape::staged_pitch, values[i]);
-        }
-        TCONV_UNROLL for (int i = 0; i < together; ++i) {
-          const int channel = (step + i) * channel_lanes;
-          store_vector(to + channel * plane(), rounded(values[i]));
-        }
-      }
-    }
-  }
-
-  template <int width> TCONV_DEVICE void store_rows() const {
-    // Sums are in registers, which have no numbers at run time: turns are unrolled, and those of a turn are free behind
-    // it. A program's instructions would then be there for each sum, more than an instruction cache holds: with one,
-    // turns are a loop, which looks for its sums among all.
-#pragma unroll(turns)
-    for (int number = 0; number < turns; ++number) {
-      meet<128>(1 + warp / 4);  // nobody reads what is staged any more
-      stage(turn_of(number));
-      meet<128>(1 + warp / 4);  // all of it is staged
-      store_staged<width>(turn_of(number));
-    }
-  }
-
   TCONV_DEVICE void store() const {
-    constexpr int most = Shape::most_width, half = most / 2;
-    if (columns % most == 0)
-      store_rows<most>();
-    else if (columns % half == 0)
-      store_rows<half>();
-    else store_rows<1>();
+    constexpr int half = most_width / 2, quarter = half / 2;
+    if (columns % most_width == 0) {
+      store_rows<most_width>(HasProgram<Layer::has_program>());
+    } else if (columns % half == 0) {
+      store_rows<half>(HasProgram<Layer::has_program>());
+    } else if (columns % quarter == 0) {
+      store_rows<quarter>(HasProgram<Layer::has_program>());
+    } else {
+      store_rows<1>(HasProgram<Layer::has_program>());
+    }
   }
 };
 
@@ -1521,7 +1662,7 @@ template <class Axis> struct WgmmaTap {
 };
 
 // Where the piece of a tap lies: in the weights of which blocks, and behind how many pieces of a chunk. Those of a
-// visit lie together.
+// visit lie together, visits in order: along the height fastest, then along the width.
 template <class Layer, class Tile> TCONV_DEVICE void wgmma_piece(int of_tap, int& phase_set, int& piece) {
   using Shape = WgmmaShape<Layer, Tile>;
   using Depth = typename Layer::Depth;
@@ -1532,7 +1673,6 @@ template <class Layer, class Tile> TCONV_DEVICE void wgmma_piece(int of_tap, int
   const WgmmaTap<Width> column(of_tap % Width::kernel);
   const int phase = (depth.phase * Height::stride + row.phase) * Width::stride + column.phase;
   phase_set = phase / Tile::phases;
-  // Visits are shifts, along the height fastest, then along the width; each has a piece of every phase.
   const int visit = (depth.shift * Shape::WidthShifts::count + column.shift) * Shape::HeightShifts::count + row.shift;
   piece = visit * Tile::phases + phase % Tile::phases;
 }
@@ -1561,10 +1701,11 @@ TCONV_DEVICE void wgmma_weights(const typename Layer::Element* weight, typename 
   unsigned char* const to =
       reinterpret_cast<unsigned char*>(prepared) + (set + phase_set) * Shape::set_bytes + product * Shape::piece_bytes;
   TCONV_UNROLL for (int pair = 0; pair < Shape::chunk_vectors / 2; ++pair) {
-    const int vector = pair * 2 + first_vector;
-    const int in_channel = chunk * Shape::chunk_channels + vector * Shape::vector_items;
+    const int vector = pair * 2 + first_vector,
+              in_channel = chunk * Shape::chunk_channels + vector * Shape::vector_items;
     Vector<Element, Shape::vector_items> values;
     TCONV_UNROLL for (int k = 0; k < Shape::vector_items; ++k) {
+      values.values[k] = Element{};
       values.values[k] = load_constant(weight_at<Layer>(weight, group, in_channel + k, out_channel, tap));
     }
     TCONV_UNROLL for (int plane = 0; plane < Shape::planes; ++plane) {
@@ -1577,40 +1718,44 @@ TCONV_DEVICE void wgmma_weights(const typename Layer::Element* weight, typename 
   }
 }
 
-// The warp that brings weights, one thread of it: those of one visit after the other. It waits until the products that
-// read a stage are done (its barrier "empty"), and the copy arrives at the barrier "full".
+// Brings a block's weights, visit by visit; one thread. Those that stay come once: all boxes of a block need the same.
 template <class Layer, class Tile>
-TCONV_DEVICE void wgmma_bring_weights(const WgmmaWork<Layer, Tile>& first_work, unsigned char* shared,
-                                      unsigned char* barriers, const unsigned char* prepared) {
+TCONV_DEVICE void wgmma_bring_weights(WgmmaWork<Layer, Tile> work, const unsigned char* prepared, unsigned char* stages,
+                                      unsigned char* barriers) {
   using Shape = WgmmaShape<Layer, Tile>;
-  WgmmaStages<Tile::weight_stages> stages(barriers);
-  for (WgmmaWork<Layer, Tile> work = first_work; work.is_left(); work.next()) {
-    const unsigned char* const set = prepared + work.weight_set() * Shape::set_bytes;
-    int visits = Shape::visits;
+  WgmmaStages<Tile::weight_stages> ring(barriers);
+  const unsigned char* set = prepared;
+  const auto bring = [&](const unsigned char*& from, int pieces) {
+    if (pieces == 0) return;
+    const int bytes = pieces * Shape::piece_bytes;
+    ring.wait_empty();
+    arrive_and_expect(ring.full(), bytes);
+    // A phase may have fewer taps than its block has stages for: only `known` ones lie as in memory.
+    const int at = ring.stage() * Shape::weight_stage_bytes;
+    copy_to_shared(stages + at, from, bytes, ring.full());
+    from += bytes;
+    ring.next();
+  };
+  for (bool more = true; more && work.is_left(); work.next()) {
+    set = prepared + work.weight_set() * Shape::set_bytes;
+    const unsigned char* from = set;
+    const int visits = Shape::visits;
 #pragma unroll 1
     for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
-      const unsigned char* from = set + static_cast<long long>(chunk) * Shape::chunk_pieces * Shape::piece_bytes;
+      const unsigned char* of_chunk = from;
 #pragma unroll 1
-      for (int visit = 0; visit < visits; ++visit) {
-        const int pieces = Tile::phases, bytes = pieces * Shape::piece_bytes;
-        stages.wait_empty();
-        arrive_and_expect(stages.full(), bytes);
-        // A phase may have fewer taps than its block has stages for: only `known` ones lie as in memory.
-        const int at = stages.stage() * Shape::weight_stage_bytes;
-        copy_to_shared(shared + at, from, bytes, stages.full());
-        from += bytes;
-        stages.next();
-      }
+      for (int visit = 0; visit < visits; ++visit) bring(of_chunk, Tile::phases);
+      from += static_cast<long long>(Shape::chunk_pieces) * Shape::piece_bytes;
     }
+    more = true;
   }
 }
 
-// wgmma: transposed convolution as a product of matrices (implicit GEMM) on the tensor cores of Hopper, by
-// wgmma.mma_async: sm_90a alone.
+// wgmma: transposed convolution as a product of matrices on the tensor cores of Hopper, sm_90a alone.
 //
-// For 16-bit types and float32, rounded to TF32 or exact. x and y are contiguous, or channels_last, and begin at
-// multiples of 16 bytes; `wgmma_weights` must have prepared the weights, which were contiguous and began there, too,
-// and `wgmma_inputs` those inputs whose tile says so.
+// Computes what `mma` computes, for 16-bit types and float32, rounded to TF32 or exact. x and y are contiguous, or
+// channels_last, and begin at multiples of 16 bytes; `wgmma_weights` must have prepared the weights, which were
+// contiguous and began there, too, and `wgmma_inputs` those inputs whose tile says so.
 //
 // The matrices. A position q owns stride_d * stride_h * stride_w neighbouring outputs, its phases, and each tap of each
 // phase reads the input at q - shift. A block owns a box of positions and some output channels of some phases:
@@ -1624,27 +1769,24 @@ TCONV_DEVICE void wgmma_bring_weights(const WgmmaWork<Layer, Tile>& first_work, 
 //              from shared memory by way
 //              of registers, rounded there
 //
-// These products are added over all chunks of input channels, and for each over all visits: shifts, or taps. Another
-// stride changes how many phases there are, and which of them has a tap at which shift. Positions are the first factor
+// at every shift, or, where the block has one phase, at each of its taps; where it has the phases of a row of outputs,
+// at each of their taps along depth and height and at every shift along the width. Positions are the first factor
 // because that may come from registers: a lane finds each position's inputs wherever they lie, so a box has any form,
-// and inputs lie in shared memory as they do in global memory.
+// inputs lie in shared memory as they do in global memory, and they are rounded on their way. Where few rows would keep
+// the tensor core waiting for positions, tiles are stacked along the rows of the map: tile i has every
+// `position_tiles`-th row from the i-th on, and at the next shift along the height it reads what tile i + 1 or i - 1
+// does now. So a fragment is loaded once for all of those shifts.
 //
-// The warps, and what they do for one box after the other; there are as many blocks as multiprocessors:
+// Three warpgroups. Two multiply, 64 positions by all rows of the block for each tile. Of the third, one warp brings
+// weights and the others bring inputs, both into stages that go round:
 //
-//   0-3, 4-7   consumers, two warpgroups: multiply, 64 positions of each tile by all rows, and store the outputs
-//   8          producer of weights: those of one visit after the other, by cp.async.bulk
-//   9-11       producers of inputs: of the box and the halo around it one chunk of channels after the other
+//     inputs    | chunk 0      | chunk 1      | chunk 2 ...        a stage has a chunk of channels of the box and the
+//     weights   |v0|v1|v2|...  |v0|v1|v2|...                       halo around it; or the weights of one visit
+//     products      v0 v1 v2 ...   v0 v1 ...
 //
-// Shared memory, in this order, as far as the layer needs it. Each stage is filled again when all consumers have read
-// it, so the next box's inputs come while this one's outputs are stored:
-//
-//   | weights     | inputs      | raw inputs,     | outputs, staged   | where inputs lie | barriers: full and
-//   | stages      | stages      | to be turned    | by each warpgroup | in global memory | empty, of each stage
-//
-// Waits. A consumer waits for the mbarrier "full": what a producer asked for has landed. A producer waits for "empty":
-// the inputs are loaded, or the products that read the weights are done. Two batches of products are on their way, and
-// wgmma.wait_group waits for the older one before its fragments are loaded anew. Named barriers 1 and 2 are the
-// consumers' around what they stage, each warpgroup's own; 3 is that of the producers of inputs.
+// Each stage has a barrier that says it is full and one that says it is empty. A batch of products is on its way while
+// the next one's fragments are loaded. There are as many blocks as multiprocessors, and each goes on to its next box:
+// the next box's inputs come while this one's outputs are stored.
 //
 // The kernel may begin while its weights are prepared, and waits for them itself. Whatever it reads before that was
 // there when the preparing kernel began, and it writes nothing.
@@ -1652,60 +1794,37 @@ TCONV_DEVICE void wgmma_bring_weights(const WgmmaWork<Layer, Tile>& first_work, 
 // Not-a-number: an input outside the map counts as 0. An infinite or NaN input or weight reaches the outputs that
 // depend on it, and through weights an input outside the map, as 0 * infinity.
 //
-// Sizes: the channels of a box's inputs must stay below 2^31 unless wide_index; the rest is 64-bit.
+// Sizes: the channels of a box's inputs must stay below 2^31 unless wide_index; the rest is 64-bit. Shared memory:
+// WgmmaShape<Layer, Tile>::shared_bytes.
 
-// A thread of a warpgroup that multiplies.
-template <class Layer, class Tile> struct WgmmaConsumer {
+// A lane's part of the first factors: where its positions' inputs lie in a stage, and from there to registers.
+template <class Layer, class Tile> struct WgmmaPlaces {
   using Shape = WgmmaShape<Layer, Tile>;
-  using Element = typename Layer::Element;
-  using Rows = FactorRows<Shape::chunk_bytes>;
-  using DepthShifts = typename Shape::DepthShifts;
-  using HeightShifts = typename Shape::HeightShifts;
-  using WidthShifts = typename Shape::WidthShifts;
-  // Where few rows would keep the tensor core waiting for positions, tiles are stacked along the rows of the map: tile
-  // i has every `position_tiles`-th row from the i-th on, and at the next shift along the height it reads what tile i +
-  // 1 or i - 1 does now. So a fragment is loaded once for all of those shifts, and its place is that of tile 0, moved.
-  static constexpr int placed_tiles = 1, halves = 2;
+  // Tiles that are stacked lie a row apart.
+  static constexpr int own = 1, halves = 2;
+  int places[own][halves];
 
-  unsigned char* const shared;
-  const int lane;
-  int places[placed_tiles][halves];  // in a stage of inputs, in bytes: where the lane's positions are
-  WgmmaSums<Layer, Tile> sums;
-  unsigned fragments[Shape::batches][Shape::batch_steps][Shape::fragments][Shape::planes][4];
-  WarpgroupProducts products;
-  WgmmaStages<Tile::weight_stages> weights;
-  WgmmaStages<Tile::input_stages> inputs;
-  bool read = false;  // stages of weights that were not given back
-
-  TCONV_DEVICE WgmmaConsumer(unsigned char* shared, int warp, int lane) : shared(shared), lane(lane),
-      weights(shared + Shape::barriers_at), inputs(shared + Shape::barriers_at + 16 * Tile::weight_stages) {
-    TCONV_UNROLL for (int tile = 0; tile < placed_tiles; ++tile)
+  // Of positions from `first` on, 16 a warp. By channel a lane loads channel lane % 4 of positions lane / 4 and
+  // lane / 4 + 8; else it names a row of ldmatrix, channels of a position or eight positions of a channel.
+  TCONV_DEVICE WgmmaPlaces(int first, int lane) {
+    TCONV_UNROLL for (int tile = 0; tile < own; ++tile)
       TCONV_UNROLL for (int half = 0; half < halves; ++half) {
-        int of_warp, at_channel;  // positions g and g + 8 of the warp's sixteen, one channel of four
-        of_warp = lane / 4 + 8 * half, at_channel = lane % 4 * Shape::channel_bytes;
-        const int number = warp * 16 + of_warp;
+        const int number = first + (lane / 4 + 8 * half), channel = lane % 4;
         const bool is_in_box = wgmma_is_in_box<Layer, Tile>(number, tile);
         const BoxPosition at = wgmma_in_box<Layer, Tile>(is_in_box ? number : 0, is_in_box ? tile : 0);
         const int place =
             ((at.image * Shape::halo_depths + at.depth) * Shape::halo_rows + at.row) * Shape::row_places + at.column;
-        places[tile][half] = place * Shape::place_bytes + at_channel;
+        places[tile][half] = place * Shape::place_bytes + (channel * Shape::channel_bytes);
       }
   }
 
-  static TCONV_DEVICE void clear(WgmmaSums<Layer, Tile>& sums) {
-    TCONV_UNROLL for (int tile = 0; tile < Tile::position_tiles; ++tile)
-      TCONV_UNROLL for (int product = 0; product < Shape::products; ++product)
-        TCONV_UNROLL for (int k = 0; k < Shape::product_rows / 2; ++k) begin_sum(sums.values[tile][product][k], 0);
-  }
-
-  // Loads the fragments of a step of a chunk, for inputs that lie from `moved` on, and rounds them to TF32.
+  // The fragments of a step, from a stage on, moved by a shift.
   TCONV_DEVICE void load(const unsigned char* moved, int step,
                          unsigned (&fragments)[Shape::fragments][Shape::planes][4]) const {
     TCONV_UNROLL for (int f = 0; f < Shape::fragments; ++f) {
-      const int tile = 0;
-      const unsigned char* const from = moved + (f * Shape::row_places * Shape::place_bytes);
+      const int further = f * Shape::row_places * Shape::place_bytes, tile = 0;
       TCONV_UNROLL for (int word = 0; word < 4; ++word)
-        fragments[f][0][word] = *reinterpret_cast<const unsigned*>(from + places[tile][word % 2 % halves] +
+        fragments[f][0][word] = *reinterpret_cast<const unsigned*>(moved + places[tile][word % 2 % halves] + further +
             (step * Shape::step_channels + word / 2 * 4) * Shape::channel_bytes);
       TCONV_UNROLL for (int word = 0; word < 4; ++word) {
         const float value = bits_float(fragments[f][0][word]);
@@ -1714,8 +1833,30 @@ template <class Layer, class Tile> struct WgmmaConsumer {
       }
     }
   }
+};
 
-  // Gives back the stages of weights before `end` that the last visit has read: its products are done.
+// A warpgroup that multiplies.
+template <class Layer, class Tile> struct WgmmaConsumer {
+  using Shape = WgmmaShape<Layer, Tile>;
+  using Element = typename Layer::Element;
+  using Rows = FactorRows<Shape::chunk_bytes>;
+  static constexpr int rows = Shape::HeightShifts::count, columns = Shape::WidthShifts::count;
+
+  unsigned char *weight_stages, *input_stages;
+  const WgmmaPlaces<Layer, Tile> places;
+  const int lane;
+  WgmmaSums<Layer, Tile> sums;
+  unsigned fragments[Shape::batches][Shape::batch_steps][Shape::fragments][Shape::planes][4];
+  WarpgroupProducts products;
+  WgmmaStages<Tile::weight_stages> weights;
+  WgmmaStages<Tile::input_stages> inputs;
+  bool read = false;  // stages that were not given back
+
+  TCONV_DEVICE WgmmaConsumer(unsigned char* shared, int number, int lane) : weight_stages(shared),
+      input_stages(shared + Shape::inputs_at), places(number, lane), lane(lane), weights(shared + Shape::barriers_at),
+      inputs(shared + Shape::barriers_at + 16 * Tile::weight_stages) {}
+
+  // Gives back what the visit has read that ended before this stage: its products are done.
   TCONV_DEVICE void give_back(int end) {
     // No loop: in one, the compiler would wait for the products that are on their way.
     TCONV_UNROLL for (int i = 0; i < Shape::row_visits; ++i) {
@@ -1725,19 +1866,21 @@ template <class Layer, class Tile> struct WgmmaConsumer {
     read = false;
   }
 
-  // The products of a batch of steps with the weights of one visit, of those along the height the `row_visit`-th.
-  TCONV_DEVICE void multiply(WgmmaSums<Layer, Tile>& sums, int batch, int row_visit, const Rows& rows, int depth,
-                             int row, int column) {
+  // The products of a batch with the weights of one visit, of those behind each other: `has_tap` says which. Of exact
+  // ones the small come first.
+  template <class HasTap>
+  TCONV_DEVICE void multiply(int batch, int of_visits, const Rows& of_stage, const HasTap& has_tap) {
+    WgmmaSums<Layer, Tile>& to = sums;
     TCONV_UNROLL for (int step = 0; step < Shape::batch_steps; ++step) {
       int piece = 0;
       TCONV_UNROLL for (int product = 0; product < Shape::products; ++product) {
-        // Of exact products the small ones come first.
+        if (!has_tap(product)) continue;
         TCONV_UNROLL for (int row_plane = Shape::planes - 1; row_plane >= 0; --row_plane)
           TCONV_UNROLL for (int plane = Shape::planes - 1 - row_plane; plane >= 0; --plane)
             TCONV_UNROLL for (int tile = 0; tile < Tile::position_tiles; ++tile) {
-              const int fragment = tile + HeightShifts::count - 1 - row_visit;
+              const int fragment = tile + rows - 1 - of_visits;
               products.template add<Element, Shape::product_rows>(
-                  sums.values[tile][product], fragments[batch % Shape::batches][step][fragment][plane], rows,
+                  to.values[tile][product], fragments[batch % Shape::batches][step][fragment][plane], of_stage,
                   piece * Shape::piece_bytes + row_plane * Shape::product_bytes +
                       (batch * Shape::batch_steps + step) * 32);
             }
@@ -1746,70 +1889,74 @@ template <class Layer, class Tile> struct WgmmaConsumer {
     }
   }
 
-  // A visit, or those along the height at once: a chunk of inputs, in a stage that is full, moved by the visit's
-  // shifts, by the weights of the visit.
-  TCONV_DEVICE void visit(const unsigned char* moved, int depth, int row, int column, int packed) {
+  // A visit, or those along the height at once: inputs from `moved` on, in a stage that is full. Weights that stay and
+  // are known lie from `packed` on, others in their stage.
+  template <class HasTap> TCONV_DEVICE void visit(const unsigned char* moved, int packed, const HasTap& has_tap) {
     const int first_stage = weights.stage();
     // Nothing of an exact batch goes on into the next one.
 #pragma unroll(Tile::chunk_steps)
     for (int batch = 0; batch < Tile::chunk_steps / Shape::batch_steps; ++batch) {
       TCONV_UNROLL for (int step = 0; step < Shape::batch_steps; ++step)
-        load(moved, batch * Shape::batch_steps + step, fragments[batch % Shape::batches][step]);
+        places.load(moved, batch * Shape::batch_steps + step, fragments[batch % Shape::batches][step]);
       int stage = first_stage;
-      TCONV_UNROLL for (int row_visit = 0; row_visit < Shape::row_visits; ++row_visit) {
+      TCONV_UNROLL for (int of_visits = 0; of_visits < Shape::row_visits; ++of_visits) {
         // The first batch goes to the tensor core as the weights come.
         if (batch == 0) weights.wait_full();
-        if (batch == 0 || row_visit == 0) products.begin_group();
-        // Weights that stay and are known are packed, others lie in their stage.
+        if (batch == 0 || of_visits == 0) products.begin_group();
         const int from = stage * Shape::weight_stage_bytes;
-        multiply(sums, batch, row_visit, Rows(shared + from), depth, row, column);
-        if (batch == 0 || row_visit == Shape::row_visits - 1) products.end_group();
+        multiply(batch, of_visits, Rows(weight_stages + from), has_tap);
+        if (batch == 0 || of_visits == Shape::row_visits - 1) products.end_group();
         if (batch == 0) weights.next();
         stage = stage + 1 == Tile::weight_stages ? 0 : stage + 1;
-        if (batch == 0 && row_visit == 0) {
+        if (batch == 0 && of_visits == 0) {
           products.template wait<1>();  // the visits before are done
           __syncwarp();
           give_back(first_stage);
         }
       }
-      if (batch > 0) {
-        products.template wait<1>();  // the batch before is done: its fragments are free
-      }
+      if (batch > 0) products.template wait<1>();
     }
     read = true;
   }
 
   // The inputs so far behind the halo's first one, which the highest shift along the width reads.
   TCONV_DEVICE const unsigned char* moved(int depth, int row, int column, int highest) const {
-    return shared + Shape::inputs_at + inputs.stage() * Shape::input_stage_bytes +
+    return input_stages + inputs.stage() * Shape::input_stage_bytes +
            Shape::halo_offset(depth, row, column, highest) * Shape::place_bytes;
   }
 
-  // The products of a chunk. The block has all phases, or all have a tap at every shift: a visit for each shift.
-  TCONV_DEVICE void visit_shifts(int chunk) {
+  // Of one whose phases are alike, or all: for each shift.
+  TCONV_DEVICE void visit_shifts(int number) {
 #pragma unroll(1)
-    for (int d = 0; d < DepthShifts::count; ++d)
+    for (int d = 0; d < Shape::DepthShifts::count; ++d)
 #pragma unroll(1)
-      for (int c = 0; c < WidthShifts::count; ++c)
+      for (int c = 0; c < columns; ++c)
 #pragma unroll(1)
-        for (int r = Shape::row_visits - 1; r < HeightShifts::count; r += Shape::row_visits) {
-          const int packed = 0;
-          visit(moved(DepthShifts::behind(d), HeightShifts::behind(r), WidthShifts::behind(c), WidthShifts::highest), d,
-                r, c, packed);
+        for (int r = Shape::row_visits - 1; r < rows; r += Shape::row_visits) {
+          const auto has_tap = [&](int product) {
+            return Shape::uniform ||
+                   (Shape::DepthShifts::tap(product / (Layer::Height::stride * Layer::Width::stride), d) >= 0 &&
+                    Shape::HeightShifts::tap(product / Layer::Width::stride % Layer::Height::stride, r) >= 0 &&
+                    Shape::WidthShifts::tap(product % Layer::Width::stride, c) >= 0);
+          };
+          visit(moved(Shape::DepthShifts::behind(d), Shape::HeightShifts::behind(r), Shape::WidthShifts::behind(c),
+                      Shape::WidthShifts::highest),
+                (number * Shape::chunk_pieces + Shape::pieces_before(d, c, r)) * Shape::piece_bytes, has_tap);
         }
   }
 
-  // The sums of a box.
+  // No branch has the loops itself: those of another, never entered, would change what the compiler makes of them.
+  TCONV_DEVICE void chunk(int first_phase, int number) {
+    inputs.wait_full();
+    visit_shifts(number);
+    arrive(inputs.empty());
+    inputs.next();
+  }
+
   TCONV_DEVICE void box(int first_phase) {
-    clear(sums);
+    sums.clear();
 #pragma unroll 1
-    for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
-      inputs.wait_full();
-      // No branch has the loops itself: those of another, never entered, would change what the compiler makes of them.
-      visit_shifts(chunk);
-      arrive(inputs.empty());
-      inputs.next();
-    }
+    for (int number = 0; number < Shape::chunks; ++number) chunk(first_phase, number);
     products.template wait<0>();
     __syncwarp();
     give_back(weights.stage());
@@ -1821,12 +1968,10 @@ TCONV_DEVICE void wgmma(const typename Layer::Element* x, const typename Layer::
     const typename Layer::Element* bias, typename Layer::Element* y, int batch, int input_depth, int input_height,
     int input_width, int output_depth, int output_height, int output_width, const Program& program = {}) {
   using Shape = WgmmaShape<Layer, Tile>;
-  using Work = WgmmaWork<Layer, Tile>;
   TCONV_SHARED(shared);
   unsigned char* const weight_barriers = shared + Shape::barriers_at;
   unsigned char* const input_barriers = weight_barriers + 16 * Tile::weight_stages;
   if (threadIdx.x == 0) {
-    // Weights are given back by each consumer warp, and inputs by each thread.
     WgmmaStages<Tile::weight_stages>::make(weight_barriers, 1, 4 * Shape::consumers);
     WgmmaStages<Tile::input_stages>::make(input_barriers, Shape::loaders, 128 * Shape::consumers);
     show_barriers();
@@ -1834,6 +1979,7 @@ TCONV_DEVICE void wgmma(const typename Layer::Element* x, const typename Layer::
   __syncthreads();
 
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
+  using Work = WgmmaWork<Layer, Tile>;
   // For each role anew: a register that all have would be spilled where one of them has none left.
   const auto first_work = [&] {
     return Work(renewed(batch), renewed(output_depth), renewed(output_height), renewed(output_width),
@@ -1841,14 +1987,14 @@ TCONV_DEVICE void wgmma(const typename Layer::Element* x, const typename Layer::
   };
   if (warp < 4 * Shape::consumers) {
     take_registers<Shape::consumer_registers>();
-    wait_for_kernel_before();  // whose outputs these may overwrite
-    WgmmaConsumer<Layer, Tile> consumer(shared, warp, lane);
-    for (Work work = first_work(); work.is_left(); work.next()) {
+    wait_for_kernel_before();
+    WgmmaConsumer<Layer, Tile> consumer(shared, warp * 16, lane);
+    Work work = first_work();
+    while (work.is_left()) {
       consumer.box(work.first_phase());
       // What follows from these would take registers that sums need.
       const int images = renewed(batch), depths = renewed(output_depth), rows = renewed(output_height);
       const int columns = renewed(output_width);
-      const unsigned own_thread = static_cast<unsigned>(renewed(thread));
       work = Work(images, depths, rows, columns, renewed(work.number));
       const int channel = work.channel_block() * Tile::channels;
       const long long plane = static_cast<long long>(depths) * rows * columns;
@@ -1862,25 +2008,25 @@ TCONV_DEVICE void wgmma(const typename Layer::Element* x, const typename Layer::
           work.first_phase(),
           channel,
           reinterpret_cast<float*>(shared + Shape::staged_at + warp / 4 * Shape::staged_bytes),
-          static_cast<int>(own_thread / 32),
-          static_cast<int>(own_thread % 32),
+          renewed(warp),
+          renewed(lane),
           images,
           depths,
           rows,
           columns}
           .store();
+      work.next();
     }
   } else {
     give_registers<Shape::producer_registers>();
     if (warp == 4 * Shape::consumers) {
       wait_for_kernel_before();  // which prepared the weights
       if (lane == 0)
-        wgmma_bring_weights<Layer, Tile>(first_work(), shared, weight_barriers,
-                                         reinterpret_cast<const unsigned char*>(weight));
+        wgmma_bring_weights<Layer, Tile>(first_work(), reinterpret_cast<const unsigned char*>(weight), shared,
+                                         weight_barriers);
     } else {
-      const int loader = thread - 32 * (4 * Shape::consumers + 1);
-      wgmma_bring_inputs<Layer, Tile>(first_work(), loader, shared, input_barriers, x, batch, input_depth, input_height,
-                                      input_width);
+      WgmmaProducer<Layer, Tile>::run(first_work(), thread - 32 * (4 * Shape::consumers + 1), shared, input_barriers, x,
+                                      batch, input_depth, input_height, input_width);
     }
   }
 }

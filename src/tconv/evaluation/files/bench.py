@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,10 @@ class Kept:
     candidate: list[TimedOutputs]
     reference: list[TimedOutputs]
     training: bool | None
+
+    def first(self) -> Kept:
+        """One of each side."""
+        return replace(self, candidate=self.candidate[:1], reference=self.reference[:1])
 
 
 @dataclass(frozen=True)
