@@ -132,7 +132,7 @@ def test_a_call_as_programs_make_it_holds_the_hosts_part_and_both_clocks_agree()
         tiny.add_(1)
 
     assert quantile(clock.device_ms(slow_host, 10), 0.5) < 0.02
-    assert clock.warm_called(slow_host) == pytest.approx(2, rel=0.2)
+    assert clock.warm_called(slow_host) == pytest.approx(2, rel=0.5)
     found = {}
     for name, call in {"candidate": slow_host, "reference": lambda: torch.cuda._sleep(5_000_000)}.items():
         found[name] = Called(*map(tuple, clock.called_ms(call, 20)))
