@@ -184,7 +184,8 @@ def test_both_under_torch_compile(workshop: Workshop, tmp_path: Path) -> None:
         pytest.skip(timing.notes[0])
     for sides in (timing, timing.as_called):
         assert sides.compiled is not None
-        assert sides.compiled.median == pytest.approx(sides.alternatives["torch.compile"].median, rel=0.3)
+        # As called, the host's part is most of it, and differs from process to process.
+        assert sides.compiled.median == pytest.approx(sides.alternatives["torch.compile"].median, rel=0.6)
     assert timing.compiled is not None and timing.compiled.median < timing.candidate.median
 
 

@@ -132,7 +132,7 @@ class CudaClock:
         # To record two events and to wait takes the host some time, too, more on some machines than on others.
         around = quantile([wall - event for event, wall in (timed(nothing, nothing) for _ in range(_EMPTY))], 0.5)
         events, wall = zip(*(timed(call, between) for _ in range(count)), strict=True)
-        return list(events), [max(0.0, each - around) for each in wall]
+        return list(events), [max(event, each - around) for event, each in zip(events, wall, strict=True)]
 
     def _warm(self, call: Call, between: Call) -> None:
         between()  # what another call returned may go then
