@@ -117,8 +117,9 @@ def _compiled(file: Namespace) -> Callable[[Tensor], Tensor]:
 def _edited(text: str) -> str:
     """A copy as somebody changes it by hand, who leaves the name of its operator."""
     own = "    return _run(launch, x, weight, bias)\n"
-    assert text.count(own) == 1
-    return text.replace(own, own.replace("\n", " * 2\n"))
+    operator, found, rest = text[text.index("def _operator(") :].partition(own)
+    assert found
+    return text[: text.index("def _operator(")] + operator + own.replace("\n", " * 2\n") + rest
 
 
 def test_each_load_of_a_file_has_an_operator_of_its_own(text: str) -> None:

@@ -721,8 +721,8 @@ MUTATIONS_OF_WGMMA = {
 
 MUTATIONS_OF_PROGRAMS = {
     "operands of the first group's channels": (
-        "program.of(first_channel + channel)",
         "program.of(channel)",
+        "program.of(own_channel + c)",
         "2d-k4-s2-multiplier-fp16-stacked-affine",
         "plain",
     ),

@@ -21,6 +21,7 @@ AXES: dict[str, str] = {
     "Layer::group_in_channels": "1, few, more than a stage holds",
     "Layer::group_out_channels": "1, a full tile, a partial tile, several tiles",
     "Layer::has_bias": "both",
+    "Layer::has_program": "both: `instances.programmed`",
     "Layer::rounding": "none, ties to even, ties away",
     "Tile::position_lanes": "narrow and wide blocks",
     "Tile::phase_lanes": "1 and 32",
