@@ -364,10 +364,14 @@ def test_a_whole_text_computes_the_same(name: str) -> None:
         assert emulate(instance, tensors, text=whole_text(kernels)).equal(expected)
 
 
+#: Known misses: bytes that are stored and loaded again for want of registers, where the library's kernel has none.
+SPILLS = {"2d-k3-s5-d2-tf32-stacked": 76}
+
+
 @pytest.mark.rotates(48)
-@pytest.mark.parametrize("name", ON_CUDA_CORES)
+@pytest.mark.parametrize("name", [name for name in ON_CUDA_CORES if INSTANCES[name].kernel.layer.precision != "fp64"])
 def test_a_whole_text_takes_as_many_registers(name: str) -> None:
-    """As they are given out, by eights, but for 24: as many blocks fit as were planned. And hardly any memory."""
+    """As they are given out, by eights, but for eight; and hardly any memory. In float64 files have no such texts."""
     kernel = INSTANCES[name].kernel
     arch = "sm_90a" if kernel.family == "wgmma" else "sm_90"
     library = compile_source(source.unit(kernel), arch, headers=source.header_directory()).log
@@ -381,9 +385,9 @@ def test_a_whole_text_takes_as_many_registers(name: str) -> None:
     def spilled(log: str) -> int:
         return sum(map(int, re.findall(r"(\d+) bytes spill", log)))
 
-    assert all(own <= most + 3 for own, most in zip(taken(log), taken(library), strict=True))
+    assert all(own <= most + 1 for own, most in zip(taken(log), taken(library), strict=True))
     # Another order of instructions: where registers are all in use, some of a tile's may not fit.
-    assert spilled(log) <= spilled(library) + 160
+    assert spilled(log) <= spilled(library) + SPILLS.get(name, 64)
 
 
 @pytest.mark.rotates(4)

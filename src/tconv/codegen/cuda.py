@@ -53,9 +53,14 @@ def _evaluates(kernels: Sequence[Written]) -> bool:
     """Whether the headers are evaluated for these kernels, rather than folded.
 
     So far they are for kernels on CUDA cores in one type, where a file has no others, and no programs behind layers.
+    Not in float64: there evaluated texts take up to 16 registers more than the library's.
     """
-    alike = len({each.kernel.layer.precision for each in kernels}) == 1
-    return alike and all(each.kernel.family == "direct" and not each.kernel.layer.tail for each in kernels)
+    precisions = {each.kernel.layer.precision for each in kernels}
+    return (
+        len(precisions) == 1
+        and precisions != {"fp64"}
+        and all(each.kernel.family == "direct" and not each.kernel.layer.tail for each in kernels)
+    )
 
 
 def _sectioned(text: str, kernels: Sequence[Written]) -> str:
