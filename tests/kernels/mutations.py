@@ -739,8 +739,8 @@ MUTATIONS_OF_PROGRAMS = {
         "address",
     ),
     "a line's operands from its first step": (
-        "fetch<1>(target.y + (place + offset + step * 32), true)",
-        "fetch<1>(target.y + (place + offset), true)",
+        "fetch<1>(y + (place + offset + step * 32), true)",
+        "fetch<1>(y + (place + offset), true)",
         "1d-k2-s7-fp32-split-residual",
         "plain",
     ),
