@@ -92,7 +92,7 @@ def decide(
         dims = weight.dim() - 2 if spatial_dims is None else spatial_dims
         problem = _problem(dims, input, weight, bias, (stride, padding, output_padding, groups, dilation))
         if tail or into:
-            problem = replace(problem, layer=replace(problem.layer, tail=tail, into=into))
+            problem = replace(problem, layer=replace(problem.layer, tail=tail), into=into)
         gpu = gpu or _gpu_under(input)
         decision = replace(decision, problem=problem, gpu=gpu, memory_format=result_format(input, weight))
         plan = _plan(problem, gpu, family, channels_last=_is_channels_last(input, decision.memory_format, dims))

@@ -109,7 +109,6 @@ class Layer:
 
     Args:
         tail: the text of the program that is applied to its outputs (`tconv.pointwise`); none of them is empty.
-        into: how many channels the tensor has of which the outputs are a slice; 0 where they are all of it.
 
     Raises:
         InvalidProblem: for values that PyTorch refuses as well.
@@ -126,7 +125,6 @@ class Layer:
     bias: bool = False
     precision: Precision = "fp32"
     tail: str = ""
-    into: int = 0
 
     def __post_init__(self) -> None:
         if self.spatial_dims not in (1, 2, 3):
@@ -146,8 +144,6 @@ class Layer:
                 f"got in_channels={self.in_channels}, out_channels={self.out_channels}, groups={self.groups}; "
                 "each must be at least 1"
             )
-        if self.into and self.into < self.out_channels:
-            raise InvalidProblem(f"got into={self.into} with {self.out_channels} channels; it must be no less, or 0")
         for name in ("in_channels", "out_channels"):
             if getattr(self, name) % self.groups:
                 raise InvalidProblem(
@@ -197,13 +193,16 @@ class Layer:
             if set(used) != {usual}:
                 words.append(letter + (f"({','.join(map(str, used))})" if len(set(used)) > 1 else str(used[0])))
         words += [f"groups {self.groups}"] * (self.groups > 1) + ["bias"] * self.bias + [self.precision]
-        words += [f"then {self.tail}"] * bool(self.tail) + [f"into {self.into} channels"] * bool(self.into)
+        words += [f"then {self.tail}"] * bool(self.tail)
         return " ".join(words)
 
 
 @dataclass(frozen=True)
 class Problem:
     """A layer with the sizes of one call.
+
+    Args:
+        into: how many channels the tensor has of which the outputs are a slice; 0 where they are all of it.
 
     Raises:
         InvalidProblem: for sizes that PyTorch refuses as well.
@@ -213,8 +212,13 @@ class Problem:
     batch: int
     input_size: Triple
     output_padding: Triple = (0, 0, 0)
+    into: int = 0
 
     def __post_init__(self) -> None:
+        if self.into and self.into < self.layer.out_channels:
+            raise InvalidProblem(
+                f"got into={self.into} with {self.layer.out_channels} channels; it must be no less, or 0"
+            )
         if self.batch < 0:
             raise InvalidProblem(f"got batch {self.batch}; it must not be negative")
         unused = 3 - self.layer.spatial_dims
@@ -253,6 +257,11 @@ class Problem:
     def input_shape(self) -> tuple[int, ...]:
         """Shape of the input tensor, with the layer's own number of axes."""
         return (self.batch, self.layer.in_channels, *self.input_size[3 - self.layer.spatial_dims :])
+
+    @property
+    def y_channels(self) -> int:
+        """Channels of the tensor that the outputs are written to."""
+        return self.into or self.layer.out_channels
 
     @property
     def output_shape(self) -> tuple[int, ...]:

@@ -124,7 +124,7 @@ def test_there_is_memory_for_inputs_behind_the_weights(file: Namespace, monkeypa
     (numbers,) = calls
     pointers = [t.data_ptr() for t in (x, weight, bias, y)]
     assert numbers[:3] == (0, 99, 132) and list(numbers[3:7]) == pointers and numbers[7]
-    assert numbers[8:] == (2, 1, 5, 9, 1, 10, 18)
+    assert numbers[8:] == (32, 2, 1, 5, 9, 1, 10, 18)
 
 
 @pytest.mark.slow

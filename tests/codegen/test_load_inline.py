@@ -145,7 +145,7 @@ class Host:
         assert all(type(number) is int for number in numbers)
         if numbers[6] == 0:  # without outputs it says how many samples one launch takes
             self.asked.append(numbers)
-            return min(self.fits, numbers[8])
+            return min(self.fits, numbers[9])
         self.launched.append(numbers)
         return self.error
 

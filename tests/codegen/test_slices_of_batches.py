@@ -122,13 +122,13 @@ def test_the_result_is_that_of_one_launch(
     for launch, x, y, operands in parts:
         assert launch.batch == batch and launch.samples == size and len(x) == len(y)
         # What kernels load and store at once begins at multiples of 16 bytes; slices of channels know theirs.
-        begins = [x, *operands, *[y] * (not launch.kernel.into)]
+        begins = [x, *operands, *[y] * (launch.y_channels == y.shape[1])]
         assert all(each.data_ptr() % 16 == 0 and each.is_contiguous() for each in begins)
     if name == "TAIL":
         lengths = [[len(each) for each in operands] for *_, operands in parts if operands]
         assert lengths and all(sorted(set(each)) == sorted({size, 1}) or 5 in each for each in lengths[:-1])
     if name == "JOINED":
-        assert any(launch.kernel.into == 8 for launch, *_ in parts)
+        assert any(launch.y_channels == 8 for launch, *_ in parts)
 
 
 def test_operands_of_one_sample_stay_whole(texts: dict[str, str]) -> None:

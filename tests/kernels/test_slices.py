@@ -23,7 +23,7 @@ def begin_of(problem: Problem, last: bool) -> int:
 def sliced(problem: Problem, tensors: Tensors, last: bool) -> tuple[torch.Tensor, torch.Tensor]:
     """The larger tensor, and what of it is handed to a kernel: from the slice's first element on."""
     batch, _, *sizes = problem.output_shape
-    shape = (batch, *sizes, problem.layer.into) if last else (batch, problem.layer.into, *sizes)
+    shape = (batch, *sizes, problem.into) if last else (batch, problem.into, *sizes)
     y = torch.full(shape, float("nan"), dtype=tensors.x.dtype)
     begin = begin_of(problem, last) * (1 if last else y[0, 0].numel())
     return y, y.view(-1)[begin:]
@@ -74,9 +74,7 @@ def test_it_stays_in_bounds_and_has_no_races(name: str, mode: Mode) -> None:
 def test_a_kernel_that_forgets_the_larger_tensor_is_caught(family: str) -> None:
     instance = next(each for each in SLICED.values() if each.kernel.family == family and each.problem.batch > 1)
     text = inlined([(instance.kernel, NAME)])
-    wrong = text.replace(
-        f"y_channels = {instance.kernel.layer.into}", f"y_channels = {instance.problem.layer.out_channels}"
-    )
+    wrong = text.replace("y, y_channels, ", f"y, {instance.problem.layer.out_channels}, ")
     assert wrong != text
     tensors = random_tensors(instance.problem)
     assert worst(instance.problem, tensors, emulate(instance, tensors, text=text)) <= 1

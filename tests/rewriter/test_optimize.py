@@ -430,9 +430,9 @@ def test_what_is_timed_of_a_layer_is_its_launch_alone(into: int) -> None:
             called.append(func.overloadpacket._qualified_op_name)
             return func(*args, **(kwargs or {}))
 
-    layer = Layer(2, 4, 6, (1, 3, 3), into=into)
+    layer = Layer(2, 4, 6, (1, 3, 3))
     with Noted():
-        place = check._Place(Problem(layer, 2, (1, 5, 5)), torch.zeros(2, 4, 5, 5))
+        place = check._Place(Problem(layer, 2, (1, 5, 5), into=into), torch.zeros(2, 4, 5, 5))
         place.result()
     assert ("aten::_local_scalar_dense" in called) == bool(into)
     assert ("aten::all" in called) == ("aten::fill_" in called) == bool(into)

@@ -25,7 +25,7 @@ from tconv.codegen.rewrite import FORWARD, Rewritten
 from tconv.kernels import source as kernel_source
 from tconv.planner import FAMILIES, Kernel, Plan
 from tconv.pointwise.program import parse
-from tconv.problem import TF32, Layer
+from tconv.problem import TF32, Layer, Problem
 from tconv.sandbox.behind import FUSED, POINTWISE
 from tconv.sandbox.model_file import ModelFileError
 from tconv.sandbox.source_scan import GENERATED_MARK
@@ -84,12 +84,12 @@ class Behind(NamedTuple):
     into: int = 0
 
     def kernel(self, kernel: Kernel[Any]) -> Kernel[Any]:
-        """The same tile for a layer with this behind it."""
-        return replace(kernel, layer=self.layer(kernel.layer))
+        """The same tile with the program behind the layer; where outputs are written is no part of a kernel."""
+        return replace(kernel, layer=replace(kernel.layer, tail=self.program))
 
-    def layer(self, layer: Layer) -> Layer:
-        """A layer with this behind it."""
-        return replace(layer, tail=self.program, into=self.into)
+    def problem(self, problem: Problem) -> Problem:
+        """A problem with this behind its layer."""
+        return replace(problem, layer=replace(problem.layer, tail=self.program), into=self.into)
 
     def describe(self) -> str:
         """``then max(y, 0), into 128 channels``."""
@@ -433,7 +433,6 @@ def _kernel(layer: Layer, recorded: _Recorded, place: int) -> str:
         "weight_bytes": recorded.weight_bytes or None,
         "prepares_inputs": kernel_source.prepares_inputs(kernel) or None,
         "program": _string(kernel.layer.tail) if kernel.layer.tail else None,
-        "into": kernel.layer.into or None,
     }
     words = [f'"{kernel.family}"', f'"{name}"', str(place)]
     words += [f"{name}={value}" for name, value in told.items() if value is not None]

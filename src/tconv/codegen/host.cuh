@@ -38,12 +38,12 @@ static int enqueue(const void* kernel, void** arguments, int64_t grid, int block
 // 0 where not even one.
 //
 // The numbers: place of the kernel, stream, multiprocessors, addresses of x, weight, bias, y and of memory for prepared
-// weights and inputs, batch, depth, height and width of the input and of the output, and addresses of what the program
-// behind the layer reads.
+// weights and inputs, channels of the tensor in which y lies, batch, depth, height and width of the input and of the
+// output, and addresses of what the program behind the layer reads.
 static int64_t launched(const std::vector<int64_t>& numbers, tconv::Launch (*launch_of)(const tconv::Sizes&),
                         const void* kernel, const void* of_weights, const void* of_inputs) {
   const auto size = [&](int i) { return static_cast<int>(numbers[i]); };
-  tconv::Sizes sizes{size(2), size(8), {size(9), size(10), size(11)}, {size(12), size(13), size(14)}};
+  tconv::Sizes sizes{size(2), size(9), {size(10), size(11), size(12)}, {size(13), size(14), size(15)}};
   int64_t stream = numbers[1], x = numbers[3], weight = numbers[4], bias = numbers[5], y = numbers[6];
   if (y == 0) {
     for (; sizes.batch > 0; sizes.batch /= 2) {
@@ -52,7 +52,7 @@ static int64_t launched(const std::vector<int64_t>& numbers, tconv::Launch (*lau
     }
     return sizes.batch;
   }
-  int (&input)[3] = sizes.input, (&output)[3] = sizes.output;
+  int y_channels = size(8), (&input)[3] = sizes.input, (&output)[3] = sizes.output;
   const tconv::Launch launch = launch_of(sizes);
   bool overlaps = false;
 // ---- where inputs are prepared
@@ -75,10 +75,10 @@ static int64_t launched(const std::vector<int64_t>& numbers, tconv::Launch (*lau
     weight = prepared, overlaps = true;
   }
 // ---- where weights are prepared
-  std::vector<void*> arguments = {&x, &weight, &bias, &y, &sizes.batch, input, input + 1, input + 2,
-                                  output, output + 1, output + 2};
+  std::vector<void*> arguments = {&x, &weight, &bias, &y, &y_channels, &sizes.batch, input, input + 1,
+                                  input + 2, output, output + 1, output + 2};
 // ---- where programs are computed
-  std::vector<int64_t> operands(numbers.begin() + 15, numbers.end());
+  std::vector<int64_t> operands(numbers.begin() + 16, numbers.end());
   for (int64_t& operand : operands) arguments.push_back(&operand);
 // ---- where programs are computed
   return enqueue(kernel, arguments.data(), launch.blocks, launch.threads, launch.shared_bytes, stream, overlaps);

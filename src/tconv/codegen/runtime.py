@@ -29,12 +29,12 @@ _Layer = namedtuple("_Layer", "in_channels out_channels kernel_size stride paddi
 # whether operands are rounded to TF32. Bytes of the weights in the order in which the kernel loads them, 0 where it
 # takes them as they are; whether inputs are brought into another order, too.
 # ---- where tails are fused
-# What it computes behind the layer, and of how many channels the tensor has of which its result is a slice, 0 for none.
+# What it computes behind the layer.
 # ---- where tails are fused
 _Kernel = namedtuple(
     "_Kernel",
-    "family name place shared_bytes columns single tf32 weight_bytes prepares_inputs program into",
-    defaults=(0, 1, (), False, 0, False, "", 0),
+    "family name place shared_bytes columns single tf32 weight_bytes prepares_inputs program",
+    defaults=(0, 1, (), False, 0, False, ""),
 )
 # The kernels of each layer, the fastest first.
 _RECORDED = {}
@@ -84,8 +84,9 @@ def _three(values, fill):
     return (fill,) * (3 - len(values)) + tuple(values)
 
 
-# A kernel for a call of these sizes, (depth, height, width), so many samples at a time.
-_Launch = namedtuple("_Launch", "kernel batch input_size output_size shape samples")
+# A kernel for a call of these sizes, (depth, height, width), so many samples at a time. The result has a shape, and is
+# a slice of a tensor with `y_channels`, or all of it.
+_Launch = namedtuple("_Launch", "kernel y_channels batch input_size output_size shape samples")
 
 
 @functools.lru_cache(maxsize=4096)
@@ -118,7 +119,7 @@ def _launch_for(device, dtype, x_shape, weight_shape, bias_shape, options, progr
         return f"they run on a GPU, and the tensors are on {device.type!r}"
     if max(max(size, span) + s + p for size, span, s, p in zip(output, spans, stride, padding)) >= 2**31:
         return "an axis is too long for one launch"
-    kernels = [each for each in _RECORDED[layer] if (each.program, each.into) == (program, into)]
+    kernels = [each for each in _RECORDED[layer] if each.program == program]
     kernels = [each for each in kernels if _runs_on(each, gpu)]
     if not kernels:
         return f"none runs on a GPU of compute capability {gpu.capability[0]}.{gpu.capability[1]}"
@@ -136,7 +137,7 @@ def _launch_for(device, dtype, x_shape, weight_shape, bias_shape, options, progr
     if not samples:
         return "it is too large for one launch"
     shape = (x_shape[0], out_channels) + output
-    return _Launch(kernel, x_shape[0], input_size, output_size, shape, samples)
+    return _Launch(kernel, into or out_channels, x_shape[0], input_size, output_size, shape, samples)
 
 
 # ---- building and launching ------------------------------------------------------------------------------------------
@@ -179,7 +180,7 @@ def _samples(kernel, gpu, *sizes):
     """How many samples one launch takes: its offsets have 32 bits."""
     batch, input_size, output_size = sizes
     launch = _extension(kernel.family, gpu.capability)
-    return launch(kernel.place, 0, gpu.multiprocessors, 0, 0, 0, 0, 0, batch, *input_size, *output_size)
+    return launch(kernel.place, 0, gpu.multiprocessors, *[0] * 6, batch, *input_size, *output_size)
 
 
 def _launch(launch, x, weight, bias, y, *operands):
@@ -198,7 +199,7 @@ def _launch(launch, x, weight, bias, y, *operands):
     # ---- where weights are prepared
     pointers = [0 if t is None else t.data_ptr() for t in (x, weight, bias, y, prepared)]
     stream = torch._C._cuda_getCurrentRawStream(device.index)  # torch.cuda.current_stream() takes as long as a launch
-    sizes = (x.shape[0], *launch.input_size, *launch.output_size)
+    sizes = (launch.y_channels, x.shape[0], *launch.input_size, *launch.output_size)
     # ---- where programs are computed
     sizes += tuple(t.data_ptr() for t in operands)
     # ---- where programs are computed

@@ -86,8 +86,9 @@ class Launcher:
             self._inputs_config = config(plan.inputs.grid, plan.inputs.threads, plan.inputs.shared_bytes)
             self._input_bytes = math.prod(problem.input_shape) * problem.layer.item_bytes
         # numpy's int32 says its width, and cuda.core packs it eight times faster than a ctypes.c_int.
-        self._sizes = tuple(map(numpy.int32, (problem.batch, *problem.input_size, *problem.output_size)))
-        self._input_sizes = self._sizes[:4]
+        sizes = (problem.y_channels, problem.batch, *problem.input_size, *problem.output_size)
+        self._sizes = tuple(map(numpy.int32, sizes))
+        self._input_sizes = self._sizes[1:5]
         self._launch = core.launch
         self._stream_of = core.Stream.from_handle
 

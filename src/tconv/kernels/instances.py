@@ -45,8 +45,7 @@ def sliced(family: str) -> Iterator[Instance]:
         yield replace(
             instance,
             name=f"{instance.name}-slice",
-            problem=replace(instance.problem, layer=replace(layer, into=into)),
-            kernel=replace(instance.kernel, layer=replace(instance.kernel.layer, into=into)),
+            problem=replace(instance.problem, into=into),
         )
 
 

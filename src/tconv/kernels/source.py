@@ -24,7 +24,7 @@ _OUTPUT = "int output_depth, int output_height, int output_width"
 #: The parameters of a kernel's functions, by how their names end, T being its element type: of the kernel itself, and
 #: of what brings its weights and its inputs into another order.
 PARAMETERS = {
-    "": "const T* x, const T* weight, const T* bias, T* y, " + _INPUT + ", " + _OUTPUT,
+    "": "const T* x, const T* weight, const T* bias, T* y, int y_channels, " + _INPUT + ", " + _OUTPUT,
     "_weights": "const T* weight, T* prepared",
     "_inputs": "const T* x, T* prepared, " + _INPUT,
 }
@@ -131,7 +131,6 @@ def configuration(kernel: Kernel[Any], name: str) -> str:
         "groups": layer.groups,
         "group_in_channels": layer.in_channels // layer.groups,
         "group_out_channels": layer.out_channels // layer.groups,
-        "y_channels": layer.into or layer.out_channels,
         "has_bias": int(layer.bias),
         "has_program": int(bool(layer.tail)),
     }

@@ -41,8 +41,7 @@ class Question:
 
         Where the output is a slice of another tensor makes no difference to that.
         """
-        layer = self.problem.layer
-        whole = replace(self, problem=replace(self.problem, layer=replace(layer, into=0))) if layer.into else self
+        whole = replace(self, problem=replace(self.problem, into=0)) if self.problem.into else self
         for question in dict.fromkeys((whole, whole.alone())):
             if (answer := answers.get(question)) is not None:
                 return question, answer

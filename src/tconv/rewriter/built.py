@@ -67,7 +67,7 @@ def launched(extensions: Extensions, built: Built, problem: Problem, gpu: Gpu) -
     @cache  # launches are timed
     def samples(launch: Callable[..., int]) -> int:
         """How many one launch takes."""
-        most = launch(built.place, 0, gpu.multiprocessors, *[0] * 5, problem.batch, *sizes)
+        most = launch(built.place, 0, gpu.multiprocessors, *[0] * 6, problem.batch, *sizes)
         return most if most >= problem.batch else most // SLICED * SLICED
 
     def enqueue(x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor, operands: tuple[Tensor, ...]) -> None:
@@ -85,7 +85,8 @@ def launched(extensions: Extensions, built: Built, problem: Problem, gpu: Gpu) -
                 of_inputs = own.numel() * own.element_size() if built.prepares_inputs else 0
                 prepared = torch.empty(built.weight_bytes + of_inputs, dtype=torch.uint8, device=x.device)
             pointers = [0 if each is None else each.data_ptr() for each in (own, weight, bias, to, prepared)]
-            error = launch(built.place, stream, gpu.multiprocessors, *pointers, own.shape[0], *sizes, *read)
+            counts = (problem.y_channels, own.shape[0])
+            error = launch(built.place, stream, gpu.multiprocessors, *pointers, *counts, *sizes, *read)
             if error:
                 raise RuntimeError(f"CUDA error {error} at the launch of {problem.layer.describe()}")
 

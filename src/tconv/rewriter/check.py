@@ -289,8 +289,7 @@ def _launches_behind(
         for use, problem in zip(layer.variants, run_at, strict=True):
             if use not in layer.fused:
                 continue
-            few = further_draws(problem)
-            few = replace(few, layer=behind.layer(few.layer))
+            few = behind.problem(further_draws(problem))
             yield few, run.launches(file, [few], use)[0]
 
 
@@ -434,8 +433,7 @@ class _Place:
     """Where a result goes: a tensor of its own, or some channels of one, neither the first nor the last."""
 
     def __init__(self, problem: Problem, x: Tensor) -> None:
-        layer = problem.layer
-        channels, own = layer.into or layer.out_channels, layer.out_channels
+        channels, own = problem.y_channels, problem.layer.out_channels
         self._first = (channels - own) // 2
         self._whole = x.new_empty((problem.batch, channels, *problem.output_shape[2:]))
         self.y = self._whole[:, self._first : self._first + own]

@@ -233,7 +233,7 @@ class Cutter:
         recorded = self._file["_RECORDED"]
 
         def last(kernels: list[Any]) -> list[Any]:
-            alike = [each for each in kernels if (each.program, each.into) == (layer.tail, layer.into)]
+            alike = [each for each in kernels if each.program == layer.tail]
             return alike[skip:]
 
         launch_for = self._file["_launch_for"]
@@ -245,7 +245,7 @@ class Cutter:
                 *shapes,
                 (*options, layer.dilation[used]),
                 layer.tail,
-                layer.into,
+                problem.into,
             )
         launch_for.cache_clear()
         if isinstance(found, str):

@@ -33,7 +33,7 @@ def install(file: ModuleType | dict[str, Any], *, mode: Mode = "plain", order: O
 
     def launch(launch: Any, x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor, *operands: Tensor) -> None:
         cut = cut_of(launch.kernel, namespace["_CUDA"])
-        sizes = _Sizes(x.shape[0], launch.input_size, launch.output_size)
+        sizes = _Sizes(launch.y_channels, x.shape[0], launch.input_size, launch.output_size)
         how = told(cut, sizes, namespace["_gpu"](x.device).multiprocessors, ask)
         arguments = launches(cut.kernel, how, sizes, x, weight, bias, as_buffer(y), operands)
         run(cut.source, arguments, mode=mode, order=order)
@@ -50,6 +50,7 @@ def install(file: ModuleType | dict[str, Any], *, mode: Mode = "plain", order: O
 class _Sizes(NamedTuple):
     """As much of a problem as a launch asks for."""
 
+    y_channels: int
     batch: int
     input_size: tuple[int, ...]
     output_size: tuple[int, ...]
@@ -110,6 +111,6 @@ def launches(
         shape = (of_weights.grid, of_weights.threads, 0)
         before.append(Launch(PREPARING.format(kernel), *shape, (weight, prepared)))
         weight = prepared
-    sizes = (problem.batch, *problem.input_size, *problem.output_size)
+    sizes = (problem.y_channels, problem.batch, *problem.input_size, *problem.output_size)
     threads = how.threads if isinstance(how, Told) else how.kernel.threads
     return [*before, Launch(kernel, how.grid, threads, how.shared_bytes, (x, weight, bias, y, *sizes, *operands))]

@@ -98,8 +98,9 @@ TCONV_DEVICE void direct_stage(const typename Layer::Element* weight, int group,
 
 template <class Layer, class Tile, class Program = Identity>
 TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer::Element* weight,
-                         const typename Layer::Element* bias, typename Layer::Element* y, int batch, int input_depth,
-                         int input_height, int input_width, int output_depth, int output_height, int output_width,
+                         const typename Layer::Element* bias, typename Layer::Element* y, int y_channels, int batch,
+                         int input_depth, int input_height, int input_width, int output_depth, int output_height,
+                         int output_width,
                          const Program& program = {}) {
   using Shape = DirectShape<Layer, Tile>;
   using Element = typename Layer::Element;
@@ -246,7 +247,7 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
       }
       const int slab = depth * Depth::stride + depth_phase;
       const int row = height * Height::stride - Tile::row_origin + height_phase;
-      const long long plane = first_output_channel<Layer>(static_cast<int>(sample), group) + own_channel;
+      const long long plane = static_cast<long long>(sample) * y_channels + group * CO + own_channel;
       const bool inside = in_batch && (Layer::spatial_dims < 3 || slab < out_depth);
       const long long start = ((plane * out_depth + slab) * out_height + row) * output_width;
       const int plane_rows = inside ? out_height : 0, column = width * Width::stride - Tile::origin;

@@ -108,8 +108,9 @@ TCONV_DEVICE void mma_multiply(MmaSums<Layer, Tile>& sums, int shift, int moved,
 
 template <class Layer, class Tile, class Program = Identity>
 TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::Element* weight,
-                      const typename Layer::Element* bias, typename Layer::Element* y, int batch, int input_depth,
-                      int input_height, int input_width, int output_depth, int output_height, int output_width,
+                      const typename Layer::Element* bias, typename Layer::Element* y, int y_channels, int batch,
+                      int input_depth, int input_height, int input_width, int output_depth, int output_height,
+                      int output_width,
                       const Program& program = {}) {
   using Shape = MmaShape<Layer, Tile>;
   TCONV_SHARED(shared);
@@ -253,7 +254,7 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
     const long long plane = static_cast<long long>(output_depth) * output_height * output_width;
     mma_store<Layer, Tile>(sums, epilogue, shared + Shape::stored_at + warp * Shape::turn_bytes,
               y + first_channel * (Tile::channels_last ? 1 : plane), boxes.box(number), first_row_tile,
-              warp_wide * Tile::Warps::position_tiles * 8, batch, output_depth, output_height, output_width);
+              warp_wide * Tile::Warps::position_tiles * 8, y_channels, batch, output_depth, output_height, output_width);
     number += boxes_together;
   } while (Tile::Pipeline::resident && number < box_count);
 }

@@ -18,7 +18,7 @@ struct MmaTurn {
   using Index = typename Layer::Index;
   using Height = typename Shape::Height;
   using Width = typename Shape::Width;
-  static constexpr int channels = Layer::y_channels, slots = Shape::turn_slots;
+  static constexpr int slots = Shape::turn_slots;
   static constexpr int places = 8 * Shape::turn_position_tiles, pitch = Shape::turn_pitch / Shape::staged_bytes;
   // Neighbouring column phases, and how many times as many a turn has.
   static constexpr int run = slots < Width::stride ? slots : Width::stride, runs = ceil_div(slots, run);
@@ -39,7 +39,7 @@ struct MmaTurn {
   Element* y;  // of the block's group
   const BoxPosition& box;
   int first_number, first_channel, first_slot;
-  int batch, depths, rows, columns;
+  int y_channels, batch, depths, rows, columns;
 
   static TCONV_DEVICE int row_of(int slot, int channel) {
     return slot / Shape::tile_phases * 16 + slot % Shape::tile_phases * Tile::channels + channel;
@@ -94,7 +94,7 @@ struct MmaTurn {
         Index offset;
         if (slot >= slots || !find(place, first_slot + slot, sample, offset)) continue;
         Element* to =
-            y + (static_cast<long long>(sample) * channels + first_channel + lane / item_lanes) * plane + offset;
+            y + (static_cast<long long>(sample) * y_channels + first_channel + lane / item_lanes) * plane + offset;
 #pragma unroll 4
         for (int channel = lane / item_lanes; channel < Tile::channels; channel += channel_lanes) {
           if (first_channel + channel >= Layer::group_out_channels) break;
@@ -128,7 +128,8 @@ struct MmaTurn {
         int sample;
         Index offset;
         if (!find(place, first_slot + slot, sample, offset)) continue;
-        Element* const to = y + (static_cast<long long>(sample) * plane + offset) * channels + first_channel + channel;
+        Element* const to =
+            y + (static_cast<long long>(sample) * plane + offset) * y_channels + first_channel + channel;
         Vector<Staged, width> together;
 #pragma unroll
         for (int i = 0; i < width; ++i) together.values[i] = staged[row_of(slot, channel + i) * pitch + place];
@@ -157,7 +158,8 @@ struct MmaTurn {
 template <class Layer, class Tile, class Program>
 TCONV_DEVICE void mma_store(const MmaSums<Layer, Tile>& sums, const Epilogue<Layer, Program>& epilogue,
                             unsigned char* shared, typename Layer::Element* y, const BoxPosition& box,
-                            int first_row_tile, int first_position, int batch, int depths, int rows, int columns) {
+                            int first_row_tile, int first_position, int y_channels, int batch, int depths, int rows,
+                            int columns) {
   using Shape = MmaShape<Layer, Tile>;
   using Staged = typename Shape::Staged;
   constexpr int groups = Tile::Warps::row_tiles / Shape::turn_row_tiles;
@@ -200,6 +202,7 @@ TCONV_DEVICE void mma_store(const MmaSums<Layer, Tile>& sums, const Epilogue<Lay
                                   first_position + turn / groups * Shape::turn_position_tiles * 8,
                                   first_channel,
                                   row_tile % Shape::phase_tiles * Shape::tile_phases,
+                                  y_channels,
                                   batch,
                                   depths,
                                   rows,

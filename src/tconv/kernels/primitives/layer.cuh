@@ -31,14 +31,4 @@ TCONV_DEVICE const typename Layer::Element* weight_at(const typename Layer::Elem
   return weight + filter * (Layer::Depth::kernel * Layer::Height::kernel * Layer::Width::kernel) + tap;
 }
 
-// The channel at which a group's outputs of a sample begin, counted through all samples of the tensor that they lie in.
-// It may have more channels than the layer: then the outputs are a slice of them.
-template <class Layer>
-TCONV_DEVICE long long first_output_channel(int sample, int group) {
-  constexpr int channels = Layer::group_out_channels;
-  if (Layer::y_channels == Layer::groups * channels)
-    return (static_cast<long long>(sample) * Layer::groups + group) * channels;
-  return static_cast<long long>(sample) * Layer::y_channels + group * channels;
-}
-
 }  // namespace tconv

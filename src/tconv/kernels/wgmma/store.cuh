@@ -48,7 +48,6 @@ struct WgmmaStore {
   using Depth = typename Layer::Depth;
   using Height = typename Layer::Height;
   using Width = typename Layer::Width;
-  static constexpr int channels = Layer::y_channels;
   static constexpr int run = Shape::run, staged_octets = Shape::staged_channels / 8;
   // How many outputs of one row may be stored at once, if rows are aligned.
   static constexpr int side_by_side = run == Width::stride ? Tile::Box::columns * run : run;
@@ -61,7 +60,7 @@ struct WgmmaStore {
   const int block_phase, block_channel;  // the first ones
   float* const staged;                   // the warpgroup's
   const int warp, lane;
-  const int batch, depths, rows, columns;
+  const int y_channels, batch, depths, rows, columns;
 
   // Where a phase's output at a position lies in its plane, and its image; false if nowhere.
   TCONV_DEVICE bool find(int number, int tile, int phase, int& image, Index& offset) const {
@@ -93,7 +92,7 @@ struct WgmmaStore {
     Index offset;
     const bool inside =
         find(warp / 4 * 64 + item * width / run, tile, block_phase + first_phase + item * width % run, image, offset);
-    return {static_cast<long long>(image) * channels * plane() + offset, inside && item < Items<width>::count};
+    return {static_cast<long long>(image) * y_channels * plane() + offset, inside && item < Items<width>::count};
   }
   TCONV_DEVICE long long plane() const { return static_cast<long long>(depths) * rows * columns; }
 
@@ -231,7 +230,7 @@ struct WgmmaStore {
           int image;
           Index offset;
           inside[half] = find(warp * 16 + half * 8 + lane / 4, tile, block_phase + phase, image, offset);
-          to[half] = y + (static_cast<long long>(image) * channels + lane % 4 * 2) * plane() + offset;
+          to[half] = y + (static_cast<long long>(image) * y_channels + lane % 4 * 2) * plane() + offset;
         }
 #pragma unroll
         for (int octet = 0; octet < Tile::channels / 8; ++octet)
@@ -283,7 +282,7 @@ struct WgmmaStore {
         Index offset;
         if (find(warp * 16 + lane / 4 + 8 * (i % 2), (first + i) / 2, block_phase + phase, image, offset))
           inside |= 1u << i;
-        to[i] = y + (image * plane() + offset) * channels;
+        to[i] = y + (image * plane() + offset) * y_channels;
       }
 #pragma unroll
       for (int set = 0; set < Tile::channels / (4 * width); ++set) {

@@ -307,8 +307,9 @@ struct WgmmaConsumer {
 
 template <class Layer, class Tile, class Program = Identity>
 TCONV_DEVICE void wgmma(const typename Layer::Element* x, const typename Layer::Element* weight,
-                        const typename Layer::Element* bias, typename Layer::Element* y, int batch, int input_depth,
-                        int input_height, int input_width, int output_depth, int output_height, int output_width,
+                        const typename Layer::Element* bias, typename Layer::Element* y, int y_channels, int batch,
+                        int input_depth, int input_height, int input_width, int output_depth, int output_height,
+                        int output_width,
                         const Program& program = {}) {
   using Shape = WgmmaShape<Layer, Tile>;
   TCONV_SHARED(shared);
@@ -353,6 +354,7 @@ TCONV_DEVICE void wgmma(const typename Layer::Element* x, const typename Layer::
           reinterpret_cast<float*>(shared + Shape::staged_at + warp / 4 * Shape::staged_bytes),
           renewed(warp),
           renewed(lane),
+          y_channels,
           images,
           depths,
           rows,
