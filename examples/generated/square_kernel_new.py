@@ -2,7 +2,7 @@
 #
 # ModelNew is the model file's Model, with its transposed convolutions on the CUDA kernels in this file.
 # torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.
-# The model file begins at line 425, the kernels at line 499.
+# The model file begins at line 426, the kernels at line 500.
 #
 #   conv_transpose2d  2-D 64→64 k3 s1 tf32  wgmma: 132 blocks of 384, 228560 bytes of shared memory
 #                                           any size: wgmma: 132 blocks of 384, 228560 bytes of shared memory
@@ -33,8 +33,8 @@ _Layer = namedtuple("_Layer", "in_channels out_channels kernel_size stride paddi
 # takes them as they are; whether inputs are brought into another order, too.
 _Kernel = namedtuple(
     "_Kernel",
-    "family name place shared_bytes columns single tf32 weight_bytes prepares_inputs program into",
-    defaults=(0, 1, (), False, 0, False, "", 0),
+    "family name place shared_bytes columns single tf32 weight_bytes prepares_inputs program",
+    defaults=(0, 1, (), False, 0, False, ""),
 )
 # The kernels of each layer, the fastest first.
 _RECORDED = {
@@ -71,8 +71,9 @@ def _runs_on(kernel, gpu):
 def _three(values, fill):
     return (fill,) * (3 - len(values)) + tuple(values)
 
-# A kernel for a call of these sizes, (depth, height, width), so many samples at a time.
-_Launch = namedtuple("_Launch", "kernel batch input_size output_size shape samples")
+# A kernel for a call of these sizes, (depth, height, width), so many samples at a time. The result has a shape, and is
+# a slice of a tensor with `y_channels`, or all of it.
+_Launch = namedtuple("_Launch", "kernel y_channels batch input_size output_size shape samples")
 
 @functools.lru_cache(maxsize=4096)
 def _launch_for(device, dtype, x_shape, weight_shape, bias_shape, options, program="", into=0):
@@ -104,7 +105,7 @@ def _launch_for(device, dtype, x_shape, weight_shape, bias_shape, options, progr
         return f"they run on a GPU, and the tensors are on {device.type!r}"
     if max(max(size, span) + s + p for size, span, s, p in zip(output, spans, stride, padding)) >= 2**31:
         return "an axis is too long for one launch"
-    kernels = [each for each in _RECORDED[layer] if (each.program, each.into) == (program, into)]
+    kernels = [each for each in _RECORDED[layer] if each.program == program]
     kernels = [each for each in kernels if _runs_on(each, gpu)]
     if not kernels:
         return f"none runs on a GPU of compute capability {gpu.capability[0]}.{gpu.capability[1]}"
@@ -122,7 +123,7 @@ def _launch_for(device, dtype, x_shape, weight_shape, bias_shape, options, progr
     if not samples:
         return "it is too large for one launch"
     shape = (x_shape[0], out_channels) + output
-    return _Launch(kernel, x_shape[0], input_size, output_size, shape, samples)
+    return _Launch(kernel, into or out_channels, x_shape[0], input_size, output_size, shape, samples)
 
 # ---- building and launching ------------------------------------------------------------------------------------------
 
@@ -160,7 +161,7 @@ def _samples(kernel, gpu, *sizes):
     """How many samples one launch takes: its offsets have 32 bits."""
     batch, input_size, output_size = sizes
     launch = _extension(kernel.family, gpu.capability)
-    return launch(kernel.place, 0, gpu.multiprocessors, 0, 0, 0, 0, 0, batch, *input_size, *output_size)
+    return launch(kernel.place, 0, gpu.multiprocessors, *[0] * 6, batch, *input_size, *output_size)
 
 def _launch(launch, x, weight, bias, y, *operands):
     """Runs a kernel on contiguous tensors of one device, on the current stream."""
@@ -176,7 +177,7 @@ def _launch(launch, x, weight, bias, y, *operands):
         prepared = torch.empty(kernel.weight_bytes + bytes_of_inputs, dtype=torch.uint8, device=device)
     pointers = [0 if t is None else t.data_ptr() for t in (x, weight, bias, y, prepared)]
     stream = torch._C._cuda_getCurrentRawStream(device.index)  # torch.cuda.current_stream() takes as long as a launch
-    sizes = (x.shape[0], *launch.input_size, *launch.output_size)
+    sizes = (launch.y_channels, x.shape[0], *launch.input_size, *launch.output_size)
     error = _extension(kernel.family, gpu.capability)(kernel.place, stream, gpu.multiprocessors, *pointers, *sizes)
     if error:
         raise RuntimeError(f"CUDA error {error} at the launch of {kernel.name} on {tuple(x.shape)}")
@@ -269,7 +270,7 @@ def _define(space):
     return defined
 
 # What torch.compile and dispatch modes see, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_bab073fd9be14e57")
+_OPERATOR = _define("tconv_280f50c8b3fda760")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them
@@ -1490,7 +1491,7 @@ template <class Layer, class Tile, class Program> struct WgmmaStore {
   using Depth = typename Layer::Depth;
   using Height = typename Layer::Height;
   using Width = typename Layer::Width;
-  static constexpr int channels = Layer::y_channels, run = Shape::run, staged_octets = Shape::staged_channels / 8;
+  static constexpr int run = Shape::run, staged_octets = Shape::staged_channels / 8;
   // How many outputs of one row may be stored at once, if rows are aligned.
   static constexpr int side_by_side = Tile::Box::columns * run;
   static constexpr int most_width = greatest_common_divisor(side_by_side, 16 / Shape::item_bytes);
@@ -1501,7 +1502,7 @@ template <class Layer, class Tile, class Program> struct WgmmaStore {
   const BoxPosition box;
   const int block_phase, block_channel;  // the first ones
   float* const staged;                   // the warpgroup's
-  const int warp, lane, batch, depths, rows, columns;
+  const int warp, lane, y_channels, batch, depths, rows, columns;
 
   // Where a phase's output at a position lies in its plane, and its image; false if nowhere.
   TCONV_DEVICE bool find(int number, int tile, int phase, int& image, Index& offset) const {
@@ -1531,7 +1532,7 @@ template <class Layer, class Tile, class Program> struct WgmmaStore {
     Index offset;
     const bool inside =
         find(warp / 4 * 64 + item * width / run, tile, block_phase + first_phase + item * width % run, image, offset);
-    return {static_cast<long long>(image) * channels * plane() + offset, inside && item < Items<width>::count};
+    return {static_cast<long long>(image) * y_channels * plane() + offset, inside && item < Items<width>::count};
   }
   TCONV_DEVICE long long plane() const { return static_cast<long long>(depths) * rows * columns; }
 
@@ -1965,8 +1966,9 @@ template <class Layer, class Tile> struct WgmmaConsumer {
 
 template <class Layer, class Tile, class Program = Identity>
 TCONV_DEVICE void wgmma(const typename Layer::Element* x, const typename Layer::Element* weight,
-    const typename Layer::Element* bias, typename Layer::Element* y, int batch, int input_depth, int input_height,
-    int input_width, int output_depth, int output_height, int output_width, const Program& program = {}) {
+    const typename Layer::Element* bias, typename Layer::Element* y, int y_channels, int batch, int input_depth,
+    int input_height, int input_width, int output_depth, int output_height, int output_width,
+    const Program& program = {}) {
   using Shape = WgmmaShape<Layer, Tile>;
   TCONV_SHARED(shared);
   unsigned char* const weight_barriers = shared + Shape::barriers_at;
@@ -2010,6 +2012,7 @@ TCONV_DEVICE void wgmma(const typename Layer::Element* x, const typename Layer::
           reinterpret_cast<float*>(shared + Shape::staged_at + warp / 4 * Shape::staged_bytes),
           renewed(warp),
           renewed(lane),
+          y_channels,
           images,
           depths,
           rows,
@@ -2040,8 +2043,8 @@ struct conv_transpose2d_layer {
   using Depth = tconv::Axis<1, 1, 0, 1>;
   using Height = tconv::Axis<3, 1, 0, 1>;
   using Width = tconv::Axis<3, 1, 0, 1>;
-  static constexpr int spatial_dims = 2, groups = 1, group_in_channels = 64, group_out_channels = 64, y_channels = 64,
-      has_bias = 0, has_program = 0;
+  static constexpr int spatial_dims = 2, groups = 1, group_in_channels = 64, group_out_channels = 64, has_bias = 0,
+      has_program = 0;
   static constexpr tconv::Rounding rounding = tconv::Rounding::ties_to_even;
 };
 struct conv_transpose2d_tile {
@@ -2055,10 +2058,10 @@ TCONV_CONSTANT Launch conv_transpose2d_launch(const Sizes& sizes) { return wgmma
 }
 extern "C" __global__ void __launch_bounds__(384, 1)
 conv_transpose2d(const conv_transpose2d_layer::Element* x, const conv_transpose2d_layer::Element* weight, const
-    conv_transpose2d_layer::Element* bias, conv_transpose2d_layer::Element* y, int batch, int input_depth, int
-    input_height, int input_width, int output_depth, int output_height, int output_width) {
-  tconv::wgmma<conv_transpose2d_layer, conv_transpose2d_tile>(x, weight, bias, y, batch, input_depth, input_height,
-      input_width, output_depth, output_height, output_width);
+    conv_transpose2d_layer::Element* bias, conv_transpose2d_layer::Element* y, int y_channels, int batch, int
+    input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {
+  tconv::wgmma<conv_transpose2d_layer, conv_transpose2d_tile>(x, weight, bias, y, y_channels, batch, input_depth,
+      input_height, input_width, output_depth, output_height, output_width);
 }
 extern "C" __global__ void __launch_bounds__(tconv::preparing_threads)
 conv_transpose2d_weights(const conv_transpose2d_layer::Element* weight, conv_transpose2d_layer::Element* prepared) {
@@ -2073,8 +2076,8 @@ struct conv_transpose2d_any_size_layer {
   using Depth = tconv::Axis<1, 1, 0, 1>;
   using Height = tconv::Axis<3, 1, 0, 1>;
   using Width = tconv::Axis<3, 1, 0, 1>;
-  static constexpr int spatial_dims = 2, groups = 1, group_in_channels = 64, group_out_channels = 64, y_channels = 64,
-      has_bias = 0, has_program = 0;
+  static constexpr int spatial_dims = 2, groups = 1, group_in_channels = 64, group_out_channels = 64, has_bias = 0,
+      has_program = 0;
   static constexpr tconv::Rounding rounding = tconv::Rounding::ties_to_even;
 };
 struct conv_transpose2d_any_size_tile {
@@ -2089,10 +2092,10 @@ TCONV_CONSTANT Launch conv_transpose2d_any_size_launch(const Sizes& sizes) { ret
 extern "C" __global__ void __launch_bounds__(384, 1)
 conv_transpose2d_any_size(const conv_transpose2d_any_size_layer::Element* x, const
     conv_transpose2d_any_size_layer::Element* weight, const conv_transpose2d_any_size_layer::Element* bias,
-    conv_transpose2d_any_size_layer::Element* y, int batch, int input_depth, int input_height, int input_width, int
-    output_depth, int output_height, int output_width) {
-  tconv::wgmma<conv_transpose2d_any_size_layer, conv_transpose2d_any_size_tile>(x, weight, bias, y, batch, input_depth,
-      input_height, input_width, output_depth, output_height, output_width);
+    conv_transpose2d_any_size_layer::Element* y, int y_channels, int batch, int input_depth, int input_height, int
+    input_width, int output_depth, int output_height, int output_width) {
+  tconv::wgmma<conv_transpose2d_any_size_layer, conv_transpose2d_any_size_tile>(x, weight, bias, y, y_channels, batch,
+      input_depth, input_height, input_width, output_depth, output_height, output_width);
 }
 extern "C" __global__ void __launch_bounds__(tconv::preparing_threads)
 conv_transpose2d_any_size_weights(const conv_transpose2d_any_size_layer::Element* weight,
@@ -2136,12 +2139,12 @@ static int enqueue(const void* kernel, void** arguments, int64_t grid, int block
 // 0 where not even one.
 //
 // The numbers: place of the kernel, stream, multiprocessors, addresses of x, weight, bias, y and of memory for prepared
-// weights and inputs, batch, depth, height and width of the input and of the output, and addresses of what the program
-// behind the layer reads.
+// weights and inputs, channels of the tensor in which y lies, batch, depth, height and width of the input and of the
+// output, and addresses of what the program behind the layer reads.
 static int64_t launched(const std::vector<int64_t>& numbers, tconv::Launch (*launch_of)(const tconv::Sizes&),
                         const void* kernel, const void* of_weights, const void* of_inputs) {
   const auto size = [&](int i) { return static_cast<int>(numbers[i]); };
-  tconv::Sizes sizes{size(2), size(8), {size(9), size(10), size(11)}, {size(12), size(13), size(14)}};
+  tconv::Sizes sizes{size(2), size(9), {size(10), size(11), size(12)}, {size(13), size(14), size(15)}};
   int64_t stream = numbers[1], x = numbers[3], weight = numbers[4], bias = numbers[5], y = numbers[6];
   if (y == 0) {
     for (; sizes.batch > 0; sizes.batch /= 2) {
@@ -2150,7 +2153,7 @@ static int64_t launched(const std::vector<int64_t>& numbers, tconv::Launch (*lau
     }
     return sizes.batch;
   }
-  int (&input)[3] = sizes.input, (&output)[3] = sizes.output;
+  int y_channels = size(8), (&input)[3] = sizes.input, (&output)[3] = sizes.output;
   const tconv::Launch launch = launch_of(sizes);
   bool overlaps = false;
   if (launch.weight_blocks > 0) {
@@ -2161,8 +2164,8 @@ static int64_t launched(const std::vector<int64_t>& numbers, tconv::Launch (*lau
     if (error != cudaSuccess) return error;
     weight = prepared, overlaps = true;
   }
-  std::vector<void*> arguments = {&x, &weight, &bias, &y, &sizes.batch, input, input + 1, input + 2,
-                                  output, output + 1, output + 2};
+  std::vector<void*> arguments = {&x, &weight, &bias, &y, &y_channels, &sizes.batch, input, input + 1,
+                                  input + 2, output, output + 1, output + 2};
   return enqueue(kernel, arguments.data(), launch.blocks, launch.threads, launch.shared_bytes, stream, overlaps);
 }
 

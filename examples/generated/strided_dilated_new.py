@@ -2,7 +2,7 @@
 #
 # ModelNew is the model file's Model, with its transposed convolutions on the CUDA kernels in this file.
 # torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.
-# The model file begins at line 417, the kernels at line 485.
+# The model file begins at line 418, the kernels at line 486.
 #
 #   conv_transpose2d  2-D 32→64 k3 s5 p1 d2 tf32_rna  direct: 4224 blocks of 128, 13312 bytes of shared memory
 #
@@ -32,8 +32,8 @@ _Layer = namedtuple("_Layer", "in_channels out_channels kernel_size stride paddi
 # takes them as they are; whether inputs are brought into another order, too.
 _Kernel = namedtuple(
     "_Kernel",
-    "family name place shared_bytes columns single tf32 weight_bytes prepares_inputs program into",
-    defaults=(0, 1, (), False, 0, False, "", 0),
+    "family name place shared_bytes columns single tf32 weight_bytes prepares_inputs program",
+    defaults=(0, 1, (), False, 0, False, ""),
 )
 # The kernels of each layer, the fastest first.
 _RECORDED = {
@@ -69,8 +69,9 @@ def _runs_on(kernel, gpu):
 def _three(values, fill):
     return (fill,) * (3 - len(values)) + tuple(values)
 
-# A kernel for a call of these sizes, (depth, height, width), so many samples at a time.
-_Launch = namedtuple("_Launch", "kernel batch input_size output_size shape samples")
+# A kernel for a call of these sizes, (depth, height, width), so many samples at a time. The result has a shape, and is
+# a slice of a tensor with `y_channels`, or all of it.
+_Launch = namedtuple("_Launch", "kernel y_channels batch input_size output_size shape samples")
 
 @functools.lru_cache(maxsize=4096)
 def _launch_for(device, dtype, x_shape, weight_shape, bias_shape, options, program="", into=0):
@@ -102,7 +103,7 @@ def _launch_for(device, dtype, x_shape, weight_shape, bias_shape, options, progr
         return f"they run on a GPU, and the tensors are on {device.type!r}"
     if max(max(size, span) + s + p for size, span, s, p in zip(output, spans, stride, padding)) >= 2**31:
         return "an axis is too long for one launch"
-    kernels = [each for each in _RECORDED[layer] if (each.program, each.into) == (program, into)]
+    kernels = [each for each in _RECORDED[layer] if each.program == program]
     kernels = [each for each in kernels if _runs_on(each, gpu)]
     if not kernels:
         return f"none runs on a GPU of compute capability {gpu.capability[0]}.{gpu.capability[1]}"
@@ -120,7 +121,7 @@ def _launch_for(device, dtype, x_shape, weight_shape, bias_shape, options, progr
     if not samples:
         return "it is too large for one launch"
     shape = (x_shape[0], out_channels) + output
-    return _Launch(kernel, x_shape[0], input_size, output_size, shape, samples)
+    return _Launch(kernel, into or out_channels, x_shape[0], input_size, output_size, shape, samples)
 
 # ---- building and launching ------------------------------------------------------------------------------------------
 
@@ -158,7 +159,7 @@ def _samples(kernel, gpu, *sizes):
     """How many samples one launch takes: its offsets have 32 bits."""
     batch, input_size, output_size = sizes
     launch = _extension(kernel.family, gpu.capability)
-    return launch(kernel.place, 0, gpu.multiprocessors, 0, 0, 0, 0, 0, batch, *input_size, *output_size)
+    return launch(kernel.place, 0, gpu.multiprocessors, *[0] * 6, batch, *input_size, *output_size)
 
 def _launch(launch, x, weight, bias, y, *operands):
     """Runs a kernel on contiguous tensors of one device, on the current stream."""
@@ -170,7 +171,7 @@ def _launch(launch, x, weight, bias, y, *operands):
     prepared = None
     pointers = [0 if t is None else t.data_ptr() for t in (x, weight, bias, y, prepared)]
     stream = torch._C._cuda_getCurrentRawStream(device.index)  # torch.cuda.current_stream() takes as long as a launch
-    sizes = (x.shape[0], *launch.input_size, *launch.output_size)
+    sizes = (launch.y_channels, x.shape[0], *launch.input_size, *launch.output_size)
     error = _extension(kernel.family, gpu.capability)(kernel.place, stream, gpu.multiprocessors, *pointers, *sizes)
     if error:
         raise RuntimeError(f"CUDA error {error} at the launch of {kernel.name} on {tuple(x.shape)}")
@@ -261,7 +262,7 @@ def _define(space):
     return defined
 
 # What torch.compile and dispatch modes see, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_8f79abebae441552")
+_OPERATOR = _define("tconv_40f371219a4d4225")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them
@@ -788,9 +789,9 @@ TCONV_CONSTANT Launch conv_transpose2d_launch(const Sizes& sizes) { return direc
 using namespace tconv;
 
 // ==== conv_transpose2d
-extern "C" __global__ void __launch_bounds__(128, 5)
-conv_transpose2d(const float* x, const float* weight, const float* bias, float* y, int batch, int input_depth,
-    int input_height, int input_width, int output_depth, int output_height, int output_width) {
+extern "C" __global__ void __launch_bounds__(128, 3)
+conv_transpose2d(const float* x, const float* weight, const float* bias, float* y, int y_channels, int batch,
+    int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {
   TCONV_SHARED(shared);
   float* const tiles = reinterpret_cast<float*>(shared);
 
@@ -852,7 +853,7 @@ conv_transpose2d(const float* x, const float* weight, const float* bias, float* 
       }
     }
     const int slab = 0, row = height * kStride - 1;
-    const long long plane = static_cast<long long>(slab_of_all) * kGroupOutChannels + own_channel;
+    const long long plane = static_cast<long long>(slab_of_all) * y_channels + own_channel;
     const bool inside = in_batch;
     const long long start = ((plane + slab) * output_height + row) * output_width;
     const int plane_rows = inside ? output_height : 0, column = width * kStride - 1;
@@ -883,12 +884,12 @@ static int enqueue(const void* kernel, void** arguments, int64_t grid, int block
 // 0 where not even one.
 //
 // The numbers: place of the kernel, stream, multiprocessors, addresses of x, weight, bias, y and of memory for prepared
-// weights and inputs, batch, depth, height and width of the input and of the output, and addresses of what the program
-// behind the layer reads.
+// weights and inputs, channels of the tensor in which y lies, batch, depth, height and width of the input and of the
+// output, and addresses of what the program behind the layer reads.
 static int64_t launched(const std::vector<int64_t>& numbers, tconv::Launch (*launch_of)(const tconv::Sizes&),
                         const void* kernel, const void* of_weights, const void* of_inputs) {
   const auto size = [&](int i) { return static_cast<int>(numbers[i]); };
-  tconv::Sizes sizes{size(2), size(8), {size(9), size(10), size(11)}, {size(12), size(13), size(14)}};
+  tconv::Sizes sizes{size(2), size(9), {size(10), size(11), size(12)}, {size(13), size(14), size(15)}};
   int64_t stream = numbers[1], x = numbers[3], weight = numbers[4], bias = numbers[5], y = numbers[6];
   if (y == 0) {
     for (; sizes.batch > 0; sizes.batch /= 2) {
@@ -897,11 +898,11 @@ static int64_t launched(const std::vector<int64_t>& numbers, tconv::Launch (*lau
     }
     return sizes.batch;
   }
-  int (&input)[3] = sizes.input, (&output)[3] = sizes.output;
+  int y_channels = size(8), (&input)[3] = sizes.input, (&output)[3] = sizes.output;
   const tconv::Launch launch = launch_of(sizes);
   bool overlaps = false;
-  std::vector<void*> arguments = {&x, &weight, &bias, &y, &sizes.batch, input, input + 1, input + 2,
-                                  output, output + 1, output + 2};
+  std::vector<void*> arguments = {&x, &weight, &bias, &y, &y_channels, &sizes.batch, input, input + 1,
+                                  input + 2, output, output + 1, output + 2};
   return enqueue(kernel, arguments.data(), launch.blocks, launch.threads, launch.shared_bytes, stream, overlaps);
 }
 

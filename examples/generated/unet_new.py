@@ -2,7 +2,7 @@
 #
 # ModelNew is the model file's Model, with its transposed convolutions on the CUDA kernels in this file.
 # torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.
-# The model file begins at line 579, the kernels at line 671.
+# The model file begins at line 540, the kernels at line 632.
 #
 #   ups.0.up  2-D 512→256 k2 s2 bias tf32  wgmma: 128 blocks of 384, 217792 bytes of shared memory
 #                                          any size: wgmma: 96 blocks of 384, 215664 bytes of shared memory
@@ -43,69 +43,29 @@ _Layer = namedtuple("_Layer", "in_channels out_channels kernel_size stride paddi
 # columns that are loaded at once, of which rows of the input have a multiple; axes along which inputs have one element;
 # whether operands are rounded to TF32. Bytes of the weights in the order in which the kernel loads them, 0 where it
 # takes them as they are; whether inputs are brought into another order, too.
-# What it computes behind the layer, and of how many channels the tensor has of which its result is a slice, 0 for none.
+# What it computes behind the layer.
 _Kernel = namedtuple(
     "_Kernel",
-    "family name place shared_bytes columns single tf32 weight_bytes prepares_inputs program into",
-    defaults=(0, 1, (), False, 0, False, "", 0),
+    "family name place shared_bytes columns single tf32 weight_bytes prepares_inputs program",
+    defaults=(0, 1, (), False, 0, False, ""),
 )
 # The kernels of each layer, the fastest first.
 _RECORDED = {
     _Layer(512, 256, (2, 2), (2, 2), (0, 0), (1, 1), 1, True, torch.float32): [
         _Kernel("wgmma", "conv_ups_0_up", 0, shared_bytes=217792, columns=4, tf32=True, weight_bytes=2097152),
         _Kernel("wgmma", "conv_ups_0_up_any_size", 1, shared_bytes=215664, tf32=True, weight_bytes=2097152),
-        _Kernel(
-            "wgmma",
-            "conv_ups_0_up_then_1",
-            2,
-            shared_bytes=217792,
-            columns=4,
-            tf32=True,
-            weight_bytes=2097152,
-            into=512,
-        ),
     ],
     _Layer(256, 128, (2, 2), (2, 2), (0, 0), (1, 1), 1, True, torch.float32): [
-        _Kernel("wgmma", "conv_ups_1_up", 3, shared_bytes=215664, columns=4, tf32=True, weight_bytes=524288),
-        _Kernel("wgmma", "conv_ups_1_up_any_size", 4, shared_bytes=216720, tf32=True, weight_bytes=589824),
-        _Kernel(
-            "wgmma",
-            "conv_ups_1_up_then_1",
-            5,
-            shared_bytes=215664,
-            columns=4,
-            tf32=True,
-            weight_bytes=524288,
-            into=256,
-        ),
+        _Kernel("wgmma", "conv_ups_1_up", 2, shared_bytes=215664, columns=4, tf32=True, weight_bytes=524288),
+        _Kernel("wgmma", "conv_ups_1_up_any_size", 3, shared_bytes=216720, tf32=True, weight_bytes=589824),
     ],
     _Layer(128, 64, (2, 2), (2, 2), (0, 0), (1, 1), 1, True, torch.float32): [
-        _Kernel("wgmma", "conv_ups_2_up", 6, shared_bytes=217728, columns=4, tf32=True, weight_bytes=131072),
-        _Kernel("wgmma", "conv_ups_2_up_any_size", 7, shared_bytes=201344, tf32=True, weight_bytes=131072),
-        _Kernel(
-            "wgmma",
-            "conv_ups_2_up_then_1",
-            8,
-            shared_bytes=217728,
-            columns=4,
-            tf32=True,
-            weight_bytes=131072,
-            into=128,
-        ),
+        _Kernel("wgmma", "conv_ups_2_up", 4, shared_bytes=217728, columns=4, tf32=True, weight_bytes=131072),
+        _Kernel("wgmma", "conv_ups_2_up_any_size", 5, shared_bytes=201344, tf32=True, weight_bytes=131072),
     ],
     _Layer(64, 32, (2, 2), (2, 2), (0, 0), (1, 1), 1, True, torch.float32): [
-        _Kernel("wgmma", "conv_ups_3_up", 9, shared_bytes=117376, columns=4, tf32=True, weight_bytes=32768),
-        _Kernel("wgmma", "conv_ups_3_up_any_size", 10, shared_bytes=135776, tf32=True, weight_bytes=32768),
-        _Kernel(
-            "wgmma",
-            "conv_ups_3_up_then_1",
-            11,
-            shared_bytes=117376,
-            columns=4,
-            tf32=True,
-            weight_bytes=32768,
-            into=64,
-        ),
+        _Kernel("wgmma", "conv_ups_3_up", 6, shared_bytes=117376, columns=4, tf32=True, weight_bytes=32768),
+        _Kernel("wgmma", "conv_ups_3_up_any_size", 7, shared_bytes=135776, tf32=True, weight_bytes=32768),
     ],
 }
 
@@ -136,8 +96,9 @@ def _runs_on(kernel, gpu):
 def _three(values, fill):
     return (fill,) * (3 - len(values)) + tuple(values)
 
-# A kernel for a call of these sizes, (depth, height, width), so many samples at a time.
-_Launch = namedtuple("_Launch", "kernel batch input_size output_size shape samples")
+# A kernel for a call of these sizes, (depth, height, width), so many samples at a time. The result has a shape, and is
+# a slice of a tensor with `y_channels`, or all of it.
+_Launch = namedtuple("_Launch", "kernel y_channels batch input_size output_size shape samples")
 
 @functools.lru_cache(maxsize=4096)
 def _launch_for(device, dtype, x_shape, weight_shape, bias_shape, options, program="", into=0):
@@ -169,7 +130,7 @@ def _launch_for(device, dtype, x_shape, weight_shape, bias_shape, options, progr
         return f"they run on a GPU, and the tensors are on {device.type!r}"
     if max(max(size, span) + s + p for size, span, s, p in zip(output, spans, stride, padding)) >= 2**31:
         return "an axis is too long for one launch"
-    kernels = [each for each in _RECORDED[layer] if (each.program, each.into) == (program, into)]
+    kernels = [each for each in _RECORDED[layer] if each.program == program]
     kernels = [each for each in kernels if _runs_on(each, gpu)]
     if not kernels:
         return f"none runs on a GPU of compute capability {gpu.capability[0]}.{gpu.capability[1]}"
@@ -187,7 +148,7 @@ def _launch_for(device, dtype, x_shape, weight_shape, bias_shape, options, progr
     if not samples:
         return "it is too large for one launch"
     shape = (x_shape[0], out_channels) + output
-    return _Launch(kernel, x_shape[0], input_size, output_size, shape, samples)
+    return _Launch(kernel, into or out_channels, x_shape[0], input_size, output_size, shape, samples)
 
 # ---- building and launching ------------------------------------------------------------------------------------------
 
@@ -225,7 +186,7 @@ def _samples(kernel, gpu, *sizes):
     """How many samples one launch takes: its offsets have 32 bits."""
     batch, input_size, output_size = sizes
     launch = _extension(kernel.family, gpu.capability)
-    return launch(kernel.place, 0, gpu.multiprocessors, 0, 0, 0, 0, 0, batch, *input_size, *output_size)
+    return launch(kernel.place, 0, gpu.multiprocessors, *[0] * 6, batch, *input_size, *output_size)
 
 def _launch(launch, x, weight, bias, y, *operands):
     """Runs a kernel on contiguous tensors of one device, on the current stream."""
@@ -241,7 +202,7 @@ def _launch(launch, x, weight, bias, y, *operands):
         prepared = torch.empty(kernel.weight_bytes + bytes_of_inputs, dtype=torch.uint8, device=device)
     pointers = [0 if t is None else t.data_ptr() for t in (x, weight, bias, y, prepared)]
     stream = torch._C._cuda_getCurrentRawStream(device.index)  # torch.cuda.current_stream() takes as long as a launch
-    sizes = (x.shape[0], *launch.input_size, *launch.output_size)
+    sizes = (launch.y_channels, x.shape[0], *launch.input_size, *launch.output_size)
     error = _extension(kernel.family, gpu.capability)(kernel.place, stream, gpu.multiprocessors, *pointers, *sizes)
     if error:
         raise RuntimeError(f"CUDA error {error} at the launch of {kernel.name} on {tuple(x.shape)}")
@@ -334,7 +295,7 @@ def _define(space):
     return defined
 
 # What torch.compile and dispatch modes see, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_423de3b8f314d536")
+_OPERATOR = _define("tconv_f6f3479cab798a37")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them
@@ -1694,7 +1655,7 @@ template <class Layer, class Tile, class Program> struct WgmmaStore {
   using Depth = typename Layer::Depth;
   using Height = typename Layer::Height;
   using Width = typename Layer::Width;
-  static constexpr int channels = Layer::y_channels, run = Shape::run, staged_octets = Shape::staged_channels / 8;
+  static constexpr int run = Shape::run, staged_octets = Shape::staged_channels / 8;
   // How many outputs of one row may be stored at once, if rows are aligned.
   static constexpr int side_by_side = Tile::Box::columns * run;
   static constexpr int most_width = greatest_common_divisor(side_by_side, 16 / Shape::item_bytes);
@@ -1705,7 +1666,7 @@ template <class Layer, class Tile, class Program> struct WgmmaStore {
   const BoxPosition box;
   const int block_phase, block_channel;  // the first ones
   float* const staged;                   // the warpgroup's
-  const int warp, lane, batch, depths, rows, columns;
+  const int warp, lane, y_channels, batch, depths, rows, columns;
 
   // Where a phase's output at a position lies in its plane, and its image; false if nowhere.
   TCONV_DEVICE bool find(int number, int tile, int phase, int& image, Index& offset) const {
@@ -1735,7 +1696,7 @@ template <class Layer, class Tile, class Program> struct WgmmaStore {
     Index offset;
     const bool inside =
         find(warp / 4 * 64 + item * width / run, tile, block_phase + first_phase + item * width % run, image, offset);
-    return {static_cast<long long>(image) * channels * plane() + offset, inside && item < Items<width>::count};
+    return {static_cast<long long>(image) * y_channels * plane() + offset, inside && item < Items<width>::count};
   }
   TCONV_DEVICE long long plane() const { return static_cast<long long>(depths) * rows * columns; }
 
@@ -1851,7 +1812,7 @@ template <class Layer, class Tile, class Program> struct WgmmaStore {
           int image;
           Index offset;
           inside[half] = find(warp * 16 + half * 8 + lane / 4, tile, block_phase + phase, image, offset);
-          to[half] = y + (static_cast<long long>(image) * channels + lane % 4 * 2) * plane() + offset;
+          to[half] = y + (static_cast<long long>(image) * y_channels + lane % 4 * 2) * plane() + offset;
         }
         TCONV_UNROLL for (int octet = 0; octet < Tile::channels / 8; ++octet)
           TCONV_UNROLL for (int own = 0; own < 2; ++own) {
@@ -2205,8 +2166,9 @@ template <class Layer, class Tile> struct WgmmaConsumer {
 
 template <class Layer, class Tile, class Program = Identity>
 TCONV_DEVICE void wgmma(const typename Layer::Element* x, const typename Layer::Element* weight,
-    const typename Layer::Element* bias, typename Layer::Element* y, int batch, int input_depth, int input_height,
-    int input_width, int output_depth, int output_height, int output_width, const Program& program = {}) {
+    const typename Layer::Element* bias, typename Layer::Element* y, int y_channels, int batch, int input_depth,
+    int input_height, int input_width, int output_depth, int output_height, int output_width,
+    const Program& program = {}) {
   using Shape = WgmmaShape<Layer, Tile>;
   TCONV_SHARED(shared);
   unsigned char* const weight_barriers = shared + Shape::barriers_at;
@@ -2250,6 +2212,7 @@ TCONV_DEVICE void wgmma(const typename Layer::Element* x, const typename Layer::
           reinterpret_cast<float*>(shared + Shape::staged_at + warp / 4 * Shape::staged_bytes),
           renewed(warp),
           renewed(lane),
+          y_channels,
           images,
           depths,
           rows,
@@ -2280,8 +2243,8 @@ struct conv_ups_0_up_layer {
   using Depth = tconv::Axis<1, 1, 0, 1>;
   using Height = tconv::Axis<2, 2, 0, 1>;
   using Width = tconv::Axis<2, 2, 0, 1>;
-  static constexpr int spatial_dims = 2, groups = 1, group_in_channels = 512, group_out_channels = 256,
-      y_channels = 256, has_bias = 1, has_program = 0;
+  static constexpr int spatial_dims = 2, groups = 1, group_in_channels = 512, group_out_channels = 256, has_bias = 1,
+      has_program = 0;
   static constexpr tconv::Rounding rounding = tconv::Rounding::ties_to_even;
 };
 struct conv_ups_0_up_tile {
@@ -2295,10 +2258,10 @@ TCONV_CONSTANT Launch conv_ups_0_up_launch(const Sizes& sizes) { return wgmma_la
 }
 extern "C" __global__ void __launch_bounds__(384, 1)
 conv_ups_0_up(const conv_ups_0_up_layer::Element* x, const conv_ups_0_up_layer::Element* weight, const
-    conv_ups_0_up_layer::Element* bias, conv_ups_0_up_layer::Element* y, int batch, int input_depth, int input_height,
-    int input_width, int output_depth, int output_height, int output_width) {
-  tconv::wgmma<conv_ups_0_up_layer, conv_ups_0_up_tile>(x, weight, bias, y, batch, input_depth, input_height,
-      input_width, output_depth, output_height, output_width);
+    conv_ups_0_up_layer::Element* bias, conv_ups_0_up_layer::Element* y, int y_channels, int batch, int input_depth, int
+    input_height, int input_width, int output_depth, int output_height, int output_width) {
+  tconv::wgmma<conv_ups_0_up_layer, conv_ups_0_up_tile>(x, weight, bias, y, y_channels, batch, input_depth,
+      input_height, input_width, output_depth, output_height, output_width);
 }
 extern "C" __global__ void __launch_bounds__(tconv::preparing_threads)
 conv_ups_0_up_weights(const conv_ups_0_up_layer::Element* weight, conv_ups_0_up_layer::Element* prepared) {
@@ -2313,8 +2276,8 @@ struct conv_ups_0_up_any_size_layer {
   using Depth = tconv::Axis<1, 1, 0, 1>;
   using Height = tconv::Axis<2, 2, 0, 1>;
   using Width = tconv::Axis<2, 2, 0, 1>;
-  static constexpr int spatial_dims = 2, groups = 1, group_in_channels = 512, group_out_channels = 256,
-      y_channels = 256, has_bias = 1, has_program = 0;
+  static constexpr int spatial_dims = 2, groups = 1, group_in_channels = 512, group_out_channels = 256, has_bias = 1,
+      has_program = 0;
   static constexpr tconv::Rounding rounding = tconv::Rounding::ties_to_even;
 };
 struct conv_ups_0_up_any_size_tile {
@@ -2328,49 +2291,16 @@ TCONV_CONSTANT Launch conv_ups_0_up_any_size_launch(const Sizes& sizes) { return
 }
 extern "C" __global__ void __launch_bounds__(384, 1)
 conv_ups_0_up_any_size(const conv_ups_0_up_any_size_layer::Element* x, const conv_ups_0_up_any_size_layer::Element*
-    weight, const conv_ups_0_up_any_size_layer::Element* bias, conv_ups_0_up_any_size_layer::Element* y, int batch, int
-    input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {
-  tconv::wgmma<conv_ups_0_up_any_size_layer, conv_ups_0_up_any_size_tile>(x, weight, bias, y, batch, input_depth,
-      input_height, input_width, output_depth, output_height, output_width);
+    weight, const conv_ups_0_up_any_size_layer::Element* bias, conv_ups_0_up_any_size_layer::Element* y, int y_channels,
+    int batch, int input_depth, int input_height, int input_width, int output_depth, int output_height, int
+    output_width) {
+  tconv::wgmma<conv_ups_0_up_any_size_layer, conv_ups_0_up_any_size_tile>(x, weight, bias, y, y_channels, batch,
+      input_depth, input_height, input_width, output_depth, output_height, output_width);
 }
 extern "C" __global__ void __launch_bounds__(tconv::preparing_threads)
 conv_ups_0_up_any_size_weights(const conv_ups_0_up_any_size_layer::Element* weight,
     conv_ups_0_up_any_size_layer::Element* prepared) {
   tconv::wgmma_weights<conv_ups_0_up_any_size_layer, conv_ups_0_up_any_size_tile>(weight, prepared);
-}
-
-// ==== conv_ups_0_up_then_1
-// 2-D 512→256 k2 s2 bias tf32 into 512 channels
-struct conv_ups_0_up_then_1_layer {
-  using Element = float;
-  using Index = int;
-  using Depth = tconv::Axis<1, 1, 0, 1>;
-  using Height = tconv::Axis<2, 2, 0, 1>;
-  using Width = tconv::Axis<2, 2, 0, 1>;
-  static constexpr int spatial_dims = 2, groups = 1, group_in_channels = 512, group_out_channels = 256,
-      y_channels = 512, has_bias = 1, has_program = 0;
-  static constexpr tconv::Rounding rounding = tconv::Rounding::ties_to_even;
-};
-struct conv_ups_0_up_then_1_tile {
-  struct Box { static constexpr int images = 1, depths = 1, rows = 8, columns = 16; };
-  static constexpr int channels = 64, phases = 2, position_tiles = 1, stacked = 0, chunk_steps = 4, input_stages = 4,
-      raw_stages = 0, weight_stages = 8, patch_columns = 4, channels_last = 0, resident = 0, prepared_inputs = 0;
-};
-namespace tconv {
-TCONV_CONSTANT Launch conv_ups_0_up_then_1_launch(const Sizes& sizes) { return
-    wgmma_launch<::conv_ups_0_up_then_1_layer, ::conv_ups_0_up_then_1_tile>(sizes); }
-}
-extern "C" __global__ void __launch_bounds__(384, 1)
-conv_ups_0_up_then_1(const conv_ups_0_up_then_1_layer::Element* x, const conv_ups_0_up_then_1_layer::Element* weight,
-    const conv_ups_0_up_then_1_layer::Element* bias, conv_ups_0_up_then_1_layer::Element* y, int batch, int input_depth,
-    int input_height, int input_width, int output_depth, int output_height, int output_width) {
-  tconv::wgmma<conv_ups_0_up_then_1_layer, conv_ups_0_up_then_1_tile>(x, weight, bias, y, batch, input_depth,
-      input_height, input_width, output_depth, output_height, output_width);
-}
-extern "C" __global__ void __launch_bounds__(tconv::preparing_threads)
-conv_ups_0_up_then_1_weights(const conv_ups_0_up_then_1_layer::Element* weight, conv_ups_0_up_then_1_layer::Element*
-    prepared) {
-  tconv::wgmma_weights<conv_ups_0_up_then_1_layer, conv_ups_0_up_then_1_tile>(weight, prepared);
 }
 
 // ==== conv_ups_1_up
@@ -2381,8 +2311,8 @@ struct conv_ups_1_up_layer {
   using Depth = tconv::Axis<1, 1, 0, 1>;
   using Height = tconv::Axis<2, 2, 0, 1>;
   using Width = tconv::Axis<2, 2, 0, 1>;
-  static constexpr int spatial_dims = 2, groups = 1, group_in_channels = 256, group_out_channels = 128,
-      y_channels = 128, has_bias = 1, has_program = 0;
+  static constexpr int spatial_dims = 2, groups = 1, group_in_channels = 256, group_out_channels = 128, has_bias = 1,
+      has_program = 0;
   static constexpr tconv::Rounding rounding = tconv::Rounding::ties_to_even;
 };
 struct conv_ups_1_up_tile {
@@ -2396,10 +2326,10 @@ TCONV_CONSTANT Launch conv_ups_1_up_launch(const Sizes& sizes) { return wgmma_la
 }
 extern "C" __global__ void __launch_bounds__(384, 1)
 conv_ups_1_up(const conv_ups_1_up_layer::Element* x, const conv_ups_1_up_layer::Element* weight, const
-    conv_ups_1_up_layer::Element* bias, conv_ups_1_up_layer::Element* y, int batch, int input_depth, int input_height,
-    int input_width, int output_depth, int output_height, int output_width) {
-  tconv::wgmma<conv_ups_1_up_layer, conv_ups_1_up_tile>(x, weight, bias, y, batch, input_depth, input_height,
-      input_width, output_depth, output_height, output_width);
+    conv_ups_1_up_layer::Element* bias, conv_ups_1_up_layer::Element* y, int y_channels, int batch, int input_depth, int
+    input_height, int input_width, int output_depth, int output_height, int output_width) {
+  tconv::wgmma<conv_ups_1_up_layer, conv_ups_1_up_tile>(x, weight, bias, y, y_channels, batch, input_depth,
+      input_height, input_width, output_depth, output_height, output_width);
 }
 extern "C" __global__ void __launch_bounds__(tconv::preparing_threads)
 conv_ups_1_up_weights(const conv_ups_1_up_layer::Element* weight, conv_ups_1_up_layer::Element* prepared) {
@@ -2414,8 +2344,8 @@ struct conv_ups_1_up_any_size_layer {
   using Depth = tconv::Axis<1, 1, 0, 1>;
   using Height = tconv::Axis<2, 2, 0, 1>;
   using Width = tconv::Axis<2, 2, 0, 1>;
-  static constexpr int spatial_dims = 2, groups = 1, group_in_channels = 256, group_out_channels = 128,
-      y_channels = 128, has_bias = 1, has_program = 0;
+  static constexpr int spatial_dims = 2, groups = 1, group_in_channels = 256, group_out_channels = 128, has_bias = 1,
+      has_program = 0;
   static constexpr tconv::Rounding rounding = tconv::Rounding::ties_to_even;
 };
 struct conv_ups_1_up_any_size_tile {
@@ -2429,49 +2359,16 @@ TCONV_CONSTANT Launch conv_ups_1_up_any_size_launch(const Sizes& sizes) { return
 }
 extern "C" __global__ void __launch_bounds__(384, 1)
 conv_ups_1_up_any_size(const conv_ups_1_up_any_size_layer::Element* x, const conv_ups_1_up_any_size_layer::Element*
-    weight, const conv_ups_1_up_any_size_layer::Element* bias, conv_ups_1_up_any_size_layer::Element* y, int batch, int
-    input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {
-  tconv::wgmma<conv_ups_1_up_any_size_layer, conv_ups_1_up_any_size_tile>(x, weight, bias, y, batch, input_depth,
-      input_height, input_width, output_depth, output_height, output_width);
+    weight, const conv_ups_1_up_any_size_layer::Element* bias, conv_ups_1_up_any_size_layer::Element* y, int y_channels,
+    int batch, int input_depth, int input_height, int input_width, int output_depth, int output_height, int
+    output_width) {
+  tconv::wgmma<conv_ups_1_up_any_size_layer, conv_ups_1_up_any_size_tile>(x, weight, bias, y, y_channels, batch,
+      input_depth, input_height, input_width, output_depth, output_height, output_width);
 }
 extern "C" __global__ void __launch_bounds__(tconv::preparing_threads)
 conv_ups_1_up_any_size_weights(const conv_ups_1_up_any_size_layer::Element* weight,
     conv_ups_1_up_any_size_layer::Element* prepared) {
   tconv::wgmma_weights<conv_ups_1_up_any_size_layer, conv_ups_1_up_any_size_tile>(weight, prepared);
-}
-
-// ==== conv_ups_1_up_then_1
-// 2-D 256→128 k2 s2 bias tf32 into 256 channels
-struct conv_ups_1_up_then_1_layer {
-  using Element = float;
-  using Index = int;
-  using Depth = tconv::Axis<1, 1, 0, 1>;
-  using Height = tconv::Axis<2, 2, 0, 1>;
-  using Width = tconv::Axis<2, 2, 0, 1>;
-  static constexpr int spatial_dims = 2, groups = 1, group_in_channels = 256, group_out_channels = 128,
-      y_channels = 256, has_bias = 1, has_program = 0;
-  static constexpr tconv::Rounding rounding = tconv::Rounding::ties_to_even;
-};
-struct conv_ups_1_up_then_1_tile {
-  struct Box { static constexpr int images = 4, depths = 1, rows = 1, columns = 32; };
-  static constexpr int channels = 128, phases = 2, position_tiles = 1, stacked = 0, chunk_steps = 4, input_stages = 2,
-      raw_stages = 0, weight_stages = 5, patch_columns = 4, channels_last = 0, resident = 0, prepared_inputs = 0;
-};
-namespace tconv {
-TCONV_CONSTANT Launch conv_ups_1_up_then_1_launch(const Sizes& sizes) { return
-    wgmma_launch<::conv_ups_1_up_then_1_layer, ::conv_ups_1_up_then_1_tile>(sizes); }
-}
-extern "C" __global__ void __launch_bounds__(384, 1)
-conv_ups_1_up_then_1(const conv_ups_1_up_then_1_layer::Element* x, const conv_ups_1_up_then_1_layer::Element* weight,
-    const conv_ups_1_up_then_1_layer::Element* bias, conv_ups_1_up_then_1_layer::Element* y, int batch, int input_depth,
-    int input_height, int input_width, int output_depth, int output_height, int output_width) {
-  tconv::wgmma<conv_ups_1_up_then_1_layer, conv_ups_1_up_then_1_tile>(x, weight, bias, y, batch, input_depth,
-      input_height, input_width, output_depth, output_height, output_width);
-}
-extern "C" __global__ void __launch_bounds__(tconv::preparing_threads)
-conv_ups_1_up_then_1_weights(const conv_ups_1_up_then_1_layer::Element* weight, conv_ups_1_up_then_1_layer::Element*
-    prepared) {
-  tconv::wgmma_weights<conv_ups_1_up_then_1_layer, conv_ups_1_up_then_1_tile>(weight, prepared);
 }
 
 // ==== conv_ups_2_up
@@ -2482,8 +2379,8 @@ struct conv_ups_2_up_layer {
   using Depth = tconv::Axis<1, 1, 0, 1>;
   using Height = tconv::Axis<2, 2, 0, 1>;
   using Width = tconv::Axis<2, 2, 0, 1>;
-  static constexpr int spatial_dims = 2, groups = 1, group_in_channels = 128, group_out_channels = 64, y_channels = 64,
-      has_bias = 1, has_program = 0;
+  static constexpr int spatial_dims = 2, groups = 1, group_in_channels = 128, group_out_channels = 64, has_bias = 1,
+      has_program = 0;
   static constexpr tconv::Rounding rounding = tconv::Rounding::ties_to_even;
 };
 struct conv_ups_2_up_tile {
@@ -2497,10 +2394,10 @@ TCONV_CONSTANT Launch conv_ups_2_up_launch(const Sizes& sizes) { return wgmma_la
 }
 extern "C" __global__ void __launch_bounds__(384, 1)
 conv_ups_2_up(const conv_ups_2_up_layer::Element* x, const conv_ups_2_up_layer::Element* weight, const
-    conv_ups_2_up_layer::Element* bias, conv_ups_2_up_layer::Element* y, int batch, int input_depth, int input_height,
-    int input_width, int output_depth, int output_height, int output_width) {
-  tconv::wgmma<conv_ups_2_up_layer, conv_ups_2_up_tile>(x, weight, bias, y, batch, input_depth, input_height,
-      input_width, output_depth, output_height, output_width);
+    conv_ups_2_up_layer::Element* bias, conv_ups_2_up_layer::Element* y, int y_channels, int batch, int input_depth, int
+    input_height, int input_width, int output_depth, int output_height, int output_width) {
+  tconv::wgmma<conv_ups_2_up_layer, conv_ups_2_up_tile>(x, weight, bias, y, y_channels, batch, input_depth,
+      input_height, input_width, output_depth, output_height, output_width);
 }
 extern "C" __global__ void __launch_bounds__(tconv::preparing_threads)
 conv_ups_2_up_weights(const conv_ups_2_up_layer::Element* weight, conv_ups_2_up_layer::Element* prepared) {
@@ -2515,8 +2412,8 @@ struct conv_ups_2_up_any_size_layer {
   using Depth = tconv::Axis<1, 1, 0, 1>;
   using Height = tconv::Axis<2, 2, 0, 1>;
   using Width = tconv::Axis<2, 2, 0, 1>;
-  static constexpr int spatial_dims = 2, groups = 1, group_in_channels = 128, group_out_channels = 64, y_channels = 64,
-      has_bias = 1, has_program = 0;
+  static constexpr int spatial_dims = 2, groups = 1, group_in_channels = 128, group_out_channels = 64, has_bias = 1,
+      has_program = 0;
   static constexpr tconv::Rounding rounding = tconv::Rounding::ties_to_even;
 };
 struct conv_ups_2_up_any_size_tile {
@@ -2530,49 +2427,16 @@ TCONV_CONSTANT Launch conv_ups_2_up_any_size_launch(const Sizes& sizes) { return
 }
 extern "C" __global__ void __launch_bounds__(384, 1)
 conv_ups_2_up_any_size(const conv_ups_2_up_any_size_layer::Element* x, const conv_ups_2_up_any_size_layer::Element*
-    weight, const conv_ups_2_up_any_size_layer::Element* bias, conv_ups_2_up_any_size_layer::Element* y, int batch, int
-    input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {
-  tconv::wgmma<conv_ups_2_up_any_size_layer, conv_ups_2_up_any_size_tile>(x, weight, bias, y, batch, input_depth,
-      input_height, input_width, output_depth, output_height, output_width);
+    weight, const conv_ups_2_up_any_size_layer::Element* bias, conv_ups_2_up_any_size_layer::Element* y, int y_channels,
+    int batch, int input_depth, int input_height, int input_width, int output_depth, int output_height, int
+    output_width) {
+  tconv::wgmma<conv_ups_2_up_any_size_layer, conv_ups_2_up_any_size_tile>(x, weight, bias, y, y_channels, batch,
+      input_depth, input_height, input_width, output_depth, output_height, output_width);
 }
 extern "C" __global__ void __launch_bounds__(tconv::preparing_threads)
 conv_ups_2_up_any_size_weights(const conv_ups_2_up_any_size_layer::Element* weight,
     conv_ups_2_up_any_size_layer::Element* prepared) {
   tconv::wgmma_weights<conv_ups_2_up_any_size_layer, conv_ups_2_up_any_size_tile>(weight, prepared);
-}
-
-// ==== conv_ups_2_up_then_1
-// 2-D 128→64 k2 s2 bias tf32 into 128 channels
-struct conv_ups_2_up_then_1_layer {
-  using Element = float;
-  using Index = int;
-  using Depth = tconv::Axis<1, 1, 0, 1>;
-  using Height = tconv::Axis<2, 2, 0, 1>;
-  using Width = tconv::Axis<2, 2, 0, 1>;
-  static constexpr int spatial_dims = 2, groups = 1, group_in_channels = 128, group_out_channels = 64, y_channels = 128,
-      has_bias = 1, has_program = 0;
-  static constexpr tconv::Rounding rounding = tconv::Rounding::ties_to_even;
-};
-struct conv_ups_2_up_then_1_tile {
-  struct Box { static constexpr int images = 2, depths = 1, rows = 1, columns = 64; };
-  static constexpr int channels = 64, phases = 4, position_tiles = 1, stacked = 0, chunk_steps = 4, input_stages = 4,
-      raw_stages = 0, weight_stages = 4, patch_columns = 4, channels_last = 0, resident = 1, prepared_inputs = 0;
-};
-namespace tconv {
-TCONV_CONSTANT Launch conv_ups_2_up_then_1_launch(const Sizes& sizes) { return
-    wgmma_launch<::conv_ups_2_up_then_1_layer, ::conv_ups_2_up_then_1_tile>(sizes); }
-}
-extern "C" __global__ void __launch_bounds__(384, 1)
-conv_ups_2_up_then_1(const conv_ups_2_up_then_1_layer::Element* x, const conv_ups_2_up_then_1_layer::Element* weight,
-    const conv_ups_2_up_then_1_layer::Element* bias, conv_ups_2_up_then_1_layer::Element* y, int batch, int input_depth,
-    int input_height, int input_width, int output_depth, int output_height, int output_width) {
-  tconv::wgmma<conv_ups_2_up_then_1_layer, conv_ups_2_up_then_1_tile>(x, weight, bias, y, batch, input_depth,
-      input_height, input_width, output_depth, output_height, output_width);
-}
-extern "C" __global__ void __launch_bounds__(tconv::preparing_threads)
-conv_ups_2_up_then_1_weights(const conv_ups_2_up_then_1_layer::Element* weight, conv_ups_2_up_then_1_layer::Element*
-    prepared) {
-  tconv::wgmma_weights<conv_ups_2_up_then_1_layer, conv_ups_2_up_then_1_tile>(weight, prepared);
 }
 
 // ==== conv_ups_3_up
@@ -2583,8 +2447,8 @@ struct conv_ups_3_up_layer {
   using Depth = tconv::Axis<1, 1, 0, 1>;
   using Height = tconv::Axis<2, 2, 0, 1>;
   using Width = tconv::Axis<2, 2, 0, 1>;
-  static constexpr int spatial_dims = 2, groups = 1, group_in_channels = 64, group_out_channels = 32, y_channels = 32,
-      has_bias = 1, has_program = 0;
+  static constexpr int spatial_dims = 2, groups = 1, group_in_channels = 64, group_out_channels = 32, has_bias = 1,
+      has_program = 0;
   static constexpr tconv::Rounding rounding = tconv::Rounding::ties_to_even;
 };
 struct conv_ups_3_up_tile {
@@ -2598,10 +2462,10 @@ TCONV_CONSTANT Launch conv_ups_3_up_launch(const Sizes& sizes) { return wgmma_la
 }
 extern "C" __global__ void __launch_bounds__(384, 1)
 conv_ups_3_up(const conv_ups_3_up_layer::Element* x, const conv_ups_3_up_layer::Element* weight, const
-    conv_ups_3_up_layer::Element* bias, conv_ups_3_up_layer::Element* y, int batch, int input_depth, int input_height,
-    int input_width, int output_depth, int output_height, int output_width) {
-  tconv::wgmma<conv_ups_3_up_layer, conv_ups_3_up_tile>(x, weight, bias, y, batch, input_depth, input_height,
-      input_width, output_depth, output_height, output_width);
+    conv_ups_3_up_layer::Element* bias, conv_ups_3_up_layer::Element* y, int y_channels, int batch, int input_depth, int
+    input_height, int input_width, int output_depth, int output_height, int output_width) {
+  tconv::wgmma<conv_ups_3_up_layer, conv_ups_3_up_tile>(x, weight, bias, y, y_channels, batch, input_depth,
+      input_height, input_width, output_depth, output_height, output_width);
 }
 extern "C" __global__ void __launch_bounds__(tconv::preparing_threads)
 conv_ups_3_up_weights(const conv_ups_3_up_layer::Element* weight, conv_ups_3_up_layer::Element* prepared) {
@@ -2616,8 +2480,8 @@ struct conv_ups_3_up_any_size_layer {
   using Depth = tconv::Axis<1, 1, 0, 1>;
   using Height = tconv::Axis<2, 2, 0, 1>;
   using Width = tconv::Axis<2, 2, 0, 1>;
-  static constexpr int spatial_dims = 2, groups = 1, group_in_channels = 64, group_out_channels = 32, y_channels = 32,
-      has_bias = 1, has_program = 0;
+  static constexpr int spatial_dims = 2, groups = 1, group_in_channels = 64, group_out_channels = 32, has_bias = 1,
+      has_program = 0;
   static constexpr tconv::Rounding rounding = tconv::Rounding::ties_to_even;
 };
 struct conv_ups_3_up_any_size_tile {
@@ -2631,49 +2495,16 @@ TCONV_CONSTANT Launch conv_ups_3_up_any_size_launch(const Sizes& sizes) { return
 }
 extern "C" __global__ void __launch_bounds__(384, 1)
 conv_ups_3_up_any_size(const conv_ups_3_up_any_size_layer::Element* x, const conv_ups_3_up_any_size_layer::Element*
-    weight, const conv_ups_3_up_any_size_layer::Element* bias, conv_ups_3_up_any_size_layer::Element* y, int batch, int
-    input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {
-  tconv::wgmma<conv_ups_3_up_any_size_layer, conv_ups_3_up_any_size_tile>(x, weight, bias, y, batch, input_depth,
-      input_height, input_width, output_depth, output_height, output_width);
+    weight, const conv_ups_3_up_any_size_layer::Element* bias, conv_ups_3_up_any_size_layer::Element* y, int y_channels,
+    int batch, int input_depth, int input_height, int input_width, int output_depth, int output_height, int
+    output_width) {
+  tconv::wgmma<conv_ups_3_up_any_size_layer, conv_ups_3_up_any_size_tile>(x, weight, bias, y, y_channels, batch,
+      input_depth, input_height, input_width, output_depth, output_height, output_width);
 }
 extern "C" __global__ void __launch_bounds__(tconv::preparing_threads)
 conv_ups_3_up_any_size_weights(const conv_ups_3_up_any_size_layer::Element* weight,
     conv_ups_3_up_any_size_layer::Element* prepared) {
   tconv::wgmma_weights<conv_ups_3_up_any_size_layer, conv_ups_3_up_any_size_tile>(weight, prepared);
-}
-
-// ==== conv_ups_3_up_then_1
-// 2-D 64→32 k2 s2 bias tf32 into 64 channels
-struct conv_ups_3_up_then_1_layer {
-  using Element = float;
-  using Index = int;
-  using Depth = tconv::Axis<1, 1, 0, 1>;
-  using Height = tconv::Axis<2, 2, 0, 1>;
-  using Width = tconv::Axis<2, 2, 0, 1>;
-  static constexpr int spatial_dims = 2, groups = 1, group_in_channels = 64, group_out_channels = 32, y_channels = 64,
-      has_bias = 1, has_program = 0;
-  static constexpr tconv::Rounding rounding = tconv::Rounding::ties_to_even;
-};
-struct conv_ups_3_up_then_1_tile {
-  struct Box { static constexpr int images = 2, depths = 1, rows = 1, columns = 128; };
-  static constexpr int channels = 32, phases = 4, position_tiles = 2, stacked = 0, chunk_steps = 2, input_stages = 4,
-      raw_stages = 0, weight_stages = 4, patch_columns = 4, channels_last = 0, resident = 1, prepared_inputs = 0;
-};
-namespace tconv {
-TCONV_CONSTANT Launch conv_ups_3_up_then_1_launch(const Sizes& sizes) { return
-    wgmma_launch<::conv_ups_3_up_then_1_layer, ::conv_ups_3_up_then_1_tile>(sizes); }
-}
-extern "C" __global__ void __launch_bounds__(384, 1)
-conv_ups_3_up_then_1(const conv_ups_3_up_then_1_layer::Element* x, const conv_ups_3_up_then_1_layer::Element* weight,
-    const conv_ups_3_up_then_1_layer::Element* bias, conv_ups_3_up_then_1_layer::Element* y, int batch, int input_depth,
-    int input_height, int input_width, int output_depth, int output_height, int output_width) {
-  tconv::wgmma<conv_ups_3_up_then_1_layer, conv_ups_3_up_then_1_tile>(x, weight, bias, y, batch, input_depth,
-      input_height, input_width, output_depth, output_height, output_width);
-}
-extern "C" __global__ void __launch_bounds__(tconv::preparing_threads)
-conv_ups_3_up_then_1_weights(const conv_ups_3_up_then_1_layer::Element* weight, conv_ups_3_up_then_1_layer::Element*
-    prepared) {
-  tconv::wgmma_weights<conv_ups_3_up_then_1_layer, conv_ups_3_up_then_1_tile>(weight, prepared);
 }
 
 // ==== launching, on the host; left out where only device code is compiled
@@ -2712,12 +2543,12 @@ static int enqueue(const void* kernel, void** arguments, int64_t grid, int block
 // 0 where not even one.
 //
 // The numbers: place of the kernel, stream, multiprocessors, addresses of x, weight, bias, y and of memory for prepared
-// weights and inputs, batch, depth, height and width of the input and of the output, and addresses of what the program
-// behind the layer reads.
+// weights and inputs, channels of the tensor in which y lies, batch, depth, height and width of the input and of the
+// output, and addresses of what the program behind the layer reads.
 static int64_t launched(const std::vector<int64_t>& numbers, tconv::Launch (*launch_of)(const tconv::Sizes&),
                         const void* kernel, const void* of_weights, const void* of_inputs) {
   const auto size = [&](int i) { return static_cast<int>(numbers[i]); };
-  tconv::Sizes sizes{size(2), size(8), {size(9), size(10), size(11)}, {size(12), size(13), size(14)}};
+  tconv::Sizes sizes{size(2), size(9), {size(10), size(11), size(12)}, {size(13), size(14), size(15)}};
   int64_t stream = numbers[1], x = numbers[3], weight = numbers[4], bias = numbers[5], y = numbers[6];
   if (y == 0) {
     for (; sizes.batch > 0; sizes.batch /= 2) {
@@ -2726,7 +2557,7 @@ static int64_t launched(const std::vector<int64_t>& numbers, tconv::Launch (*lau
     }
     return sizes.batch;
   }
-  int (&input)[3] = sizes.input, (&output)[3] = sizes.output;
+  int y_channels = size(8), (&input)[3] = sizes.input, (&output)[3] = sizes.output;
   const tconv::Launch launch = launch_of(sizes);
   bool overlaps = false;
   if (launch.weight_blocks > 0) {
@@ -2737,8 +2568,8 @@ static int64_t launched(const std::vector<int64_t>& numbers, tconv::Launch (*lau
     if (error != cudaSuccess) return error;
     weight = prepared, overlaps = true;
   }
-  std::vector<void*> arguments = {&x, &weight, &bias, &y, &sizes.batch, input, input + 1, input + 2,
-                                  output, output + 1, output + 2};
+  std::vector<void*> arguments = {&x, &weight, &bias, &y, &y_channels, &sizes.batch, input, input + 1,
+                                  input + 2, output, output + 1, output + 2};
   return enqueue(kernel, arguments.data(), launch.blocks, launch.threads, launch.shared_bytes, stream, overlaps);
 }
 
@@ -2748,26 +2579,18 @@ int64_t launch(const std::vector<int64_t>& numbers) {
         nullptr);
     case 1: return launched(numbers, tconv::conv_ups_0_up_any_size_launch, (void*)conv_ups_0_up_any_size,
         (void*)conv_ups_0_up_any_size_weights, nullptr);
-    case 2: return launched(numbers, tconv::conv_ups_0_up_then_1_launch, (void*)conv_ups_0_up_then_1,
-        (void*)conv_ups_0_up_then_1_weights, nullptr);
-    case 3: return launched(numbers, tconv::conv_ups_1_up_launch, (void*)conv_ups_1_up, (void*)conv_ups_1_up_weights,
+    case 2: return launched(numbers, tconv::conv_ups_1_up_launch, (void*)conv_ups_1_up, (void*)conv_ups_1_up_weights,
         nullptr);
-    case 4: return launched(numbers, tconv::conv_ups_1_up_any_size_launch, (void*)conv_ups_1_up_any_size,
+    case 3: return launched(numbers, tconv::conv_ups_1_up_any_size_launch, (void*)conv_ups_1_up_any_size,
         (void*)conv_ups_1_up_any_size_weights, nullptr);
-    case 5: return launched(numbers, tconv::conv_ups_1_up_then_1_launch, (void*)conv_ups_1_up_then_1,
-        (void*)conv_ups_1_up_then_1_weights, nullptr);
-    case 6: return launched(numbers, tconv::conv_ups_2_up_launch, (void*)conv_ups_2_up, (void*)conv_ups_2_up_weights,
+    case 4: return launched(numbers, tconv::conv_ups_2_up_launch, (void*)conv_ups_2_up, (void*)conv_ups_2_up_weights,
         nullptr);
-    case 7: return launched(numbers, tconv::conv_ups_2_up_any_size_launch, (void*)conv_ups_2_up_any_size,
+    case 5: return launched(numbers, tconv::conv_ups_2_up_any_size_launch, (void*)conv_ups_2_up_any_size,
         (void*)conv_ups_2_up_any_size_weights, nullptr);
-    case 8: return launched(numbers, tconv::conv_ups_2_up_then_1_launch, (void*)conv_ups_2_up_then_1,
-        (void*)conv_ups_2_up_then_1_weights, nullptr);
-    case 9: return launched(numbers, tconv::conv_ups_3_up_launch, (void*)conv_ups_3_up, (void*)conv_ups_3_up_weights,
+    case 6: return launched(numbers, tconv::conv_ups_3_up_launch, (void*)conv_ups_3_up, (void*)conv_ups_3_up_weights,
         nullptr);
-    case 10: return launched(numbers, tconv::conv_ups_3_up_any_size_launch, (void*)conv_ups_3_up_any_size,
+    case 7: return launched(numbers, tconv::conv_ups_3_up_any_size_launch, (void*)conv_ups_3_up_any_size,
         (void*)conv_ups_3_up_any_size_weights, nullptr);
-    case 11: return launched(numbers, tconv::conv_ups_3_up_then_1_launch, (void*)conv_ups_3_up_then_1,
-        (void*)conv_ups_3_up_then_1_weights, nullptr);
   }
   return cudaErrorInvalidValue;
 }

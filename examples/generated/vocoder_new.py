@@ -2,7 +2,7 @@
 #
 # ModelNew is the model file's Model, with its transposed convolutions on the CUDA kernels in this file.
 # torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.
-# The model file begins at line 445, the kernels at line 531.
+# The model file begins at line 446, the kernels at line 532.
 #
 #   ups.0  1-D 256→128 k16 s8 p4 bias tf32  mma: 256 blocks of 128, 106512 bytes of shared memory
 #                                           any size: mma: 80 blocks of 256, 100912 bytes of shared memory
@@ -41,8 +41,8 @@ _Layer = namedtuple("_Layer", "in_channels out_channels kernel_size stride paddi
 # takes them as they are; whether inputs are brought into another order, too.
 _Kernel = namedtuple(
     "_Kernel",
-    "family name place shared_bytes columns single tf32 weight_bytes prepares_inputs program into",
-    defaults=(0, 1, (), False, 0, False, "", 0),
+    "family name place shared_bytes columns single tf32 weight_bytes prepares_inputs program",
+    defaults=(0, 1, (), False, 0, False, ""),
 )
 # The kernels of each layer, the fastest first.
 _RECORDED = {
@@ -91,8 +91,9 @@ def _runs_on(kernel, gpu):
 def _three(values, fill):
     return (fill,) * (3 - len(values)) + tuple(values)
 
-# A kernel for a call of these sizes, (depth, height, width), so many samples at a time.
-_Launch = namedtuple("_Launch", "kernel batch input_size output_size shape samples")
+# A kernel for a call of these sizes, (depth, height, width), so many samples at a time. The result has a shape, and is
+# a slice of a tensor with `y_channels`, or all of it.
+_Launch = namedtuple("_Launch", "kernel y_channels batch input_size output_size shape samples")
 
 @functools.lru_cache(maxsize=4096)
 def _launch_for(device, dtype, x_shape, weight_shape, bias_shape, options, program="", into=0):
@@ -124,7 +125,7 @@ def _launch_for(device, dtype, x_shape, weight_shape, bias_shape, options, progr
         return f"they run on a GPU, and the tensors are on {device.type!r}"
     if max(max(size, span) + s + p for size, span, s, p in zip(output, spans, stride, padding)) >= 2**31:
         return "an axis is too long for one launch"
-    kernels = [each for each in _RECORDED[layer] if (each.program, each.into) == (program, into)]
+    kernels = [each for each in _RECORDED[layer] if each.program == program]
     kernels = [each for each in kernels if _runs_on(each, gpu)]
     if not kernels:
         return f"none runs on a GPU of compute capability {gpu.capability[0]}.{gpu.capability[1]}"
@@ -142,7 +143,7 @@ def _launch_for(device, dtype, x_shape, weight_shape, bias_shape, options, progr
     if not samples:
         return "it is too large for one launch"
     shape = (x_shape[0], out_channels) + output
-    return _Launch(kernel, x_shape[0], input_size, output_size, shape, samples)
+    return _Launch(kernel, into or out_channels, x_shape[0], input_size, output_size, shape, samples)
 
 # ---- building and launching ------------------------------------------------------------------------------------------
 
@@ -180,7 +181,7 @@ def _samples(kernel, gpu, *sizes):
     """How many samples one launch takes: its offsets have 32 bits."""
     batch, input_size, output_size = sizes
     launch = _extension(kernel.family, gpu.capability)
-    return launch(kernel.place, 0, gpu.multiprocessors, 0, 0, 0, 0, 0, batch, *input_size, *output_size)
+    return launch(kernel.place, 0, gpu.multiprocessors, *[0] * 6, batch, *input_size, *output_size)
 
 def _launch(launch, x, weight, bias, y, *operands):
     """Runs a kernel on contiguous tensors of one device, on the current stream."""
@@ -196,7 +197,7 @@ def _launch(launch, x, weight, bias, y, *operands):
         prepared = torch.empty(kernel.weight_bytes + bytes_of_inputs, dtype=torch.uint8, device=device)
     pointers = [0 if t is None else t.data_ptr() for t in (x, weight, bias, y, prepared)]
     stream = torch._C._cuda_getCurrentRawStream(device.index)  # torch.cuda.current_stream() takes as long as a launch
-    sizes = (x.shape[0], *launch.input_size, *launch.output_size)
+    sizes = (launch.y_channels, x.shape[0], *launch.input_size, *launch.output_size)
     error = _extension(kernel.family, gpu.capability)(kernel.place, stream, gpu.multiprocessors, *pointers, *sizes)
     if error:
         raise RuntimeError(f"CUDA error {error} at the launch of {kernel.name} on {tuple(x.shape)}")
@@ -289,7 +290,7 @@ def _define(space):
     return defined
 
 # What torch.compile and dispatch modes see, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_5c6a85f0cd19e925")
+_OPERATOR = _define("tconv_e9c11f1e59921cf5")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them
@@ -1622,7 +1623,7 @@ template <class Layer, class Tile, class Program> struct MmaTurn {
   using Index = typename Layer::Index;
   using Height = typename Shape::Height;
   using Width = typename Shape::Width;
-  static constexpr int channels = Layer::y_channels, slots = Shape::turn_slots;
+  static constexpr int slots = Shape::turn_slots;
   static constexpr int places = 8 * Shape::turn_position_tiles, pitch = Shape::turn_pitch / Shape::staged_bytes;
   // Neighbouring column phases, and how many times as many a turn has.
   static constexpr int run = slots < Width::stride ? slots : Width::stride, runs = ceil_div(slots, run);
@@ -1639,7 +1640,7 @@ template <class Layer, class Tile, class Program> struct MmaTurn {
   Element* y;  // of the block's group
   const BoxPosition& box;
   int first_number, first_channel, first_slot;
-  int batch, depths, rows, columns;
+  int y_channels, batch, depths, rows, columns;
 
   static TCONV_DEVICE int row_of(int slot, int channel) {
     return slot / Shape::tile_phases * 16 + slot % Shape::tile_phases * Tile::channels + channel;
@@ -1682,7 +1683,7 @@ template <class Layer, class Tile, class Program> struct MmaTurn {
         Index offset;
         if (slot >= slots || !find(place, first_slot + slot, sample, offset)) continue;
         Element* to =
-            y + (static_cast<long long>(sample) * channels + first_channel + lane / item_lanes) * plane + offset;
+            y + (static_cast<long long>(sample) * y_channels + first_channel + lane / item_lanes) * plane + offset;
 #pragma unroll 4
         for (int channel = lane / item_lanes; channel < Tile::channels; channel += channel_lanes) {
           if (first_channel + channel >= Layer::group_out_channels) break;
@@ -1713,8 +1714,8 @@ template <class Layer, class Tile, class Program> struct MmaTurn {
 // Stores the outputs of a warp, from `y` on, the first of the block's group, through the warp's part of shared memory.
 template <class Layer, class Tile, class Program>
 TCONV_DEVICE void mma_store(const MmaSums<Layer, Tile>& sums, const Epilogue<Layer, Program>& epilogue,
-                            unsigned char* shared, typename Layer::Element* y, const BoxPosition& box,
-                            int first_row_tile, int first_position, int batch, int depths, int rows, int columns) {
+    unsigned char* shared, typename Layer::Element* y, const BoxPosition& box, int first_row_tile, int first_position,
+    int y_channels, int batch, int depths, int rows, int columns) {
   using Shape = MmaShape<Layer, Tile>;
   using Staged = typename Shape::Staged;
   constexpr int groups = Tile::Warps::row_tiles / Shape::turn_row_tiles;
@@ -1747,8 +1748,8 @@ TCONV_DEVICE void mma_store(const MmaSums<Layer, Tile>& sums, const Epilogue<Lay
     }
     __syncwarp();
     MmaTurn<Layer, Tile, Program>{staged, epilogue, y, box, first_position + turn / groups *
-        Shape::turn_position_tiles * 8, first_channel, row_tile % Shape::phase_tiles * Shape::tile_phases, batch,
-        depths, rows, columns}.store();
+        Shape::turn_position_tiles * 8, first_channel, row_tile % Shape::phase_tiles * Shape::tile_phases, y_channels,
+        batch, depths, rows, columns}.store();
   }
 }
 
@@ -1956,8 +1957,9 @@ TCONV_DEVICE void mma_multiply(MmaSums<Layer, Tile>& sums, int shift, int moved,
 
 template <class Layer, class Tile, class Program = Identity>
 TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::Element* weight,
-    const typename Layer::Element* bias, typename Layer::Element* y, int batch, int input_depth, int input_height,
-    int input_width, int output_depth, int output_height, int output_width, const Program& program = {}) {
+    const typename Layer::Element* bias, typename Layer::Element* y, int y_channels, int batch, int input_depth,
+    int input_height, int input_width, int output_depth, int output_height, int output_width,
+    const Program& program = {}) {
   using Shape = MmaShape<Layer, Tile>;
   TCONV_SHARED(shared);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
@@ -2075,7 +2077,8 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
     const long long plane = static_cast<long long>(output_depth) * output_height * output_width;
     mma_store<Layer, Tile>(sums, epilogue, shared + Shape::stored_at + warp * Shape::turn_bytes,
               y + first_channel * plane, boxes.box(number), first_row_tile,
-              warp_wide * Tile::Warps::position_tiles * 8, batch, output_depth, output_height, output_width);
+              warp_wide * Tile::Warps::position_tiles * 8, y_channels, batch, output_depth, output_height,
+                  output_width);
     number += boxes_together;
   } while (Tile::Pipeline::resident && number < box_count);
 }
@@ -2089,8 +2092,8 @@ struct conv_ups_0_layer {
   using Depth = tconv::Axis<1, 1, 0, 1>;
   using Height = tconv::Axis<1, 1, 0, 1>;
   using Width = tconv::Axis<16, 8, 4, 1>;
-  static constexpr int spatial_dims = 1, groups = 1, group_in_channels = 256, group_out_channels = 128,
-      y_channels = 128, has_bias = 1, has_program = 0;
+  static constexpr int spatial_dims = 1, groups = 1, group_in_channels = 256, group_out_channels = 128, has_bias = 1,
+      has_program = 0;
   static constexpr tconv::Rounding rounding = tconv::Rounding::ties_to_even;
 };
 struct conv_ups_0_tile {
@@ -2107,10 +2110,10 @@ TCONV_CONSTANT Launch conv_ups_0_launch(const Sizes& sizes) { return mma_launch<
 }
 extern "C" __global__ void __launch_bounds__(128, 2)
 conv_ups_0(const conv_ups_0_layer::Element* x, const conv_ups_0_layer::Element* weight, const conv_ups_0_layer::Element*
-    bias, conv_ups_0_layer::Element* y, int batch, int input_depth, int input_height, int input_width, int output_depth,
-    int output_height, int output_width) {
-  tconv::mma<conv_ups_0_layer, conv_ups_0_tile>(x, weight, bias, y, batch, input_depth, input_height, input_width,
-      output_depth, output_height, output_width);
+    bias, conv_ups_0_layer::Element* y, int y_channels, int batch, int input_depth, int input_height, int input_width,
+    int output_depth, int output_height, int output_width) {
+  tconv::mma<conv_ups_0_layer, conv_ups_0_tile>(x, weight, bias, y, y_channels, batch, input_depth, input_height,
+      input_width, output_depth, output_height, output_width);
 }
 extern "C" __global__ void __launch_bounds__(tconv::preparing_threads)
 conv_ups_0_weights(const conv_ups_0_layer::Element* weight, conv_ups_0_layer::Element* prepared) {
@@ -2125,8 +2128,8 @@ struct conv_ups_0_any_size_layer {
   using Depth = tconv::Axis<1, 1, 0, 1>;
   using Height = tconv::Axis<1, 1, 0, 1>;
   using Width = tconv::Axis<16, 8, 4, 1>;
-  static constexpr int spatial_dims = 1, groups = 1, group_in_channels = 256, group_out_channels = 128,
-      y_channels = 128, has_bias = 1, has_program = 0;
+  static constexpr int spatial_dims = 1, groups = 1, group_in_channels = 256, group_out_channels = 128, has_bias = 1,
+      has_program = 0;
   static constexpr tconv::Rounding rounding = tconv::Rounding::ties_to_even;
 };
 struct conv_ups_0_any_size_tile {
@@ -2143,10 +2146,10 @@ TCONV_CONSTANT Launch conv_ups_0_any_size_launch(const Sizes& sizes) { return mm
 }
 extern "C" __global__ void __launch_bounds__(256, 1)
 conv_ups_0_any_size(const conv_ups_0_any_size_layer::Element* x, const conv_ups_0_any_size_layer::Element* weight, const
-    conv_ups_0_any_size_layer::Element* bias, conv_ups_0_any_size_layer::Element* y, int batch, int input_depth, int
-    input_height, int input_width, int output_depth, int output_height, int output_width) {
-  tconv::mma<conv_ups_0_any_size_layer, conv_ups_0_any_size_tile>(x, weight, bias, y, batch, input_depth, input_height,
-      input_width, output_depth, output_height, output_width);
+    conv_ups_0_any_size_layer::Element* bias, conv_ups_0_any_size_layer::Element* y, int y_channels, int batch, int
+    input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {
+  tconv::mma<conv_ups_0_any_size_layer, conv_ups_0_any_size_tile>(x, weight, bias, y, y_channels, batch, input_depth,
+      input_height, input_width, output_depth, output_height, output_width);
 }
 extern "C" __global__ void __launch_bounds__(tconv::preparing_threads)
 conv_ups_0_any_size_weights(const conv_ups_0_any_size_layer::Element* weight, conv_ups_0_any_size_layer::Element*
@@ -2162,8 +2165,8 @@ struct conv_ups_1_layer {
   using Depth = tconv::Axis<1, 1, 0, 1>;
   using Height = tconv::Axis<1, 1, 0, 1>;
   using Width = tconv::Axis<16, 8, 4, 1>;
-  static constexpr int spatial_dims = 1, groups = 1, group_in_channels = 128, group_out_channels = 64, y_channels = 64,
-      has_bias = 1, has_program = 0;
+  static constexpr int spatial_dims = 1, groups = 1, group_in_channels = 128, group_out_channels = 64, has_bias = 1,
+      has_program = 0;
   static constexpr tconv::Rounding rounding = tconv::Rounding::ties_to_even;
 };
 struct conv_ups_1_tile {
@@ -2180,10 +2183,10 @@ TCONV_CONSTANT Launch conv_ups_1_launch(const Sizes& sizes) { return mma_launch<
 }
 extern "C" __global__ void __launch_bounds__(128, 2)
 conv_ups_1(const conv_ups_1_layer::Element* x, const conv_ups_1_layer::Element* weight, const conv_ups_1_layer::Element*
-    bias, conv_ups_1_layer::Element* y, int batch, int input_depth, int input_height, int input_width, int output_depth,
-    int output_height, int output_width) {
-  tconv::mma<conv_ups_1_layer, conv_ups_1_tile>(x, weight, bias, y, batch, input_depth, input_height, input_width,
-      output_depth, output_height, output_width);
+    bias, conv_ups_1_layer::Element* y, int y_channels, int batch, int input_depth, int input_height, int input_width,
+    int output_depth, int output_height, int output_width) {
+  tconv::mma<conv_ups_1_layer, conv_ups_1_tile>(x, weight, bias, y, y_channels, batch, input_depth, input_height,
+      input_width, output_depth, output_height, output_width);
 }
 extern "C" __global__ void __launch_bounds__(tconv::preparing_threads)
 conv_ups_1_weights(const conv_ups_1_layer::Element* weight, conv_ups_1_layer::Element* prepared) {
@@ -2198,8 +2201,8 @@ struct conv_ups_1_any_size_layer {
   using Depth = tconv::Axis<1, 1, 0, 1>;
   using Height = tconv::Axis<1, 1, 0, 1>;
   using Width = tconv::Axis<16, 8, 4, 1>;
-  static constexpr int spatial_dims = 1, groups = 1, group_in_channels = 128, group_out_channels = 64, y_channels = 64,
-      has_bias = 1, has_program = 0;
+  static constexpr int spatial_dims = 1, groups = 1, group_in_channels = 128, group_out_channels = 64, has_bias = 1,
+      has_program = 0;
   static constexpr tconv::Rounding rounding = tconv::Rounding::ties_to_even;
 };
 struct conv_ups_1_any_size_tile {
@@ -2216,10 +2219,10 @@ TCONV_CONSTANT Launch conv_ups_1_any_size_launch(const Sizes& sizes) { return mm
 }
 extern "C" __global__ void __launch_bounds__(64, 3)
 conv_ups_1_any_size(const conv_ups_1_any_size_layer::Element* x, const conv_ups_1_any_size_layer::Element* weight, const
-    conv_ups_1_any_size_layer::Element* bias, conv_ups_1_any_size_layer::Element* y, int batch, int input_depth, int
-    input_height, int input_width, int output_depth, int output_height, int output_width) {
-  tconv::mma<conv_ups_1_any_size_layer, conv_ups_1_any_size_tile>(x, weight, bias, y, batch, input_depth, input_height,
-      input_width, output_depth, output_height, output_width);
+    conv_ups_1_any_size_layer::Element* bias, conv_ups_1_any_size_layer::Element* y, int y_channels, int batch, int
+    input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {
+  tconv::mma<conv_ups_1_any_size_layer, conv_ups_1_any_size_tile>(x, weight, bias, y, y_channels, batch, input_depth,
+      input_height, input_width, output_depth, output_height, output_width);
 }
 extern "C" __global__ void __launch_bounds__(tconv::preparing_threads)
 conv_ups_1_any_size_weights(const conv_ups_1_any_size_layer::Element* weight, conv_ups_1_any_size_layer::Element*
@@ -2235,8 +2238,8 @@ struct conv_ups_2_layer {
   using Depth = tconv::Axis<1, 1, 0, 1>;
   using Height = tconv::Axis<1, 1, 0, 1>;
   using Width = tconv::Axis<4, 2, 1, 1>;
-  static constexpr int spatial_dims = 1, groups = 1, group_in_channels = 64, group_out_channels = 32, y_channels = 32,
-      has_bias = 1, has_program = 0;
+  static constexpr int spatial_dims = 1, groups = 1, group_in_channels = 64, group_out_channels = 32, has_bias = 1,
+      has_program = 0;
   static constexpr tconv::Rounding rounding = tconv::Rounding::ties_to_even;
 };
 struct conv_ups_2_tile {
@@ -2253,10 +2256,10 @@ TCONV_CONSTANT Launch conv_ups_2_launch(const Sizes& sizes) { return mma_launch<
 }
 extern "C" __global__ void __launch_bounds__(128, 3)
 conv_ups_2(const conv_ups_2_layer::Element* x, const conv_ups_2_layer::Element* weight, const conv_ups_2_layer::Element*
-    bias, conv_ups_2_layer::Element* y, int batch, int input_depth, int input_height, int input_width, int output_depth,
-    int output_height, int output_width) {
-  tconv::mma<conv_ups_2_layer, conv_ups_2_tile>(x, weight, bias, y, batch, input_depth, input_height, input_width,
-      output_depth, output_height, output_width);
+    bias, conv_ups_2_layer::Element* y, int y_channels, int batch, int input_depth, int input_height, int input_width,
+    int output_depth, int output_height, int output_width) {
+  tconv::mma<conv_ups_2_layer, conv_ups_2_tile>(x, weight, bias, y, y_channels, batch, input_depth, input_height,
+      input_width, output_depth, output_height, output_width);
 }
 extern "C" __global__ void __launch_bounds__(tconv::preparing_threads)
 conv_ups_2_weights(const conv_ups_2_layer::Element* weight, conv_ups_2_layer::Element* prepared) {
@@ -2271,8 +2274,8 @@ struct conv_ups_2_any_size_layer {
   using Depth = tconv::Axis<1, 1, 0, 1>;
   using Height = tconv::Axis<1, 1, 0, 1>;
   using Width = tconv::Axis<4, 2, 1, 1>;
-  static constexpr int spatial_dims = 1, groups = 1, group_in_channels = 64, group_out_channels = 32, y_channels = 32,
-      has_bias = 1, has_program = 0;
+  static constexpr int spatial_dims = 1, groups = 1, group_in_channels = 64, group_out_channels = 32, has_bias = 1,
+      has_program = 0;
   static constexpr tconv::Rounding rounding = tconv::Rounding::ties_to_even;
 };
 struct conv_ups_2_any_size_tile {
@@ -2289,10 +2292,10 @@ TCONV_CONSTANT Launch conv_ups_2_any_size_launch(const Sizes& sizes) { return mm
 }
 extern "C" __global__ void __launch_bounds__(64, 5)
 conv_ups_2_any_size(const conv_ups_2_any_size_layer::Element* x, const conv_ups_2_any_size_layer::Element* weight, const
-    conv_ups_2_any_size_layer::Element* bias, conv_ups_2_any_size_layer::Element* y, int batch, int input_depth, int
-    input_height, int input_width, int output_depth, int output_height, int output_width) {
-  tconv::mma<conv_ups_2_any_size_layer, conv_ups_2_any_size_tile>(x, weight, bias, y, batch, input_depth, input_height,
-      input_width, output_depth, output_height, output_width);
+    conv_ups_2_any_size_layer::Element* bias, conv_ups_2_any_size_layer::Element* y, int y_channels, int batch, int
+    input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {
+  tconv::mma<conv_ups_2_any_size_layer, conv_ups_2_any_size_tile>(x, weight, bias, y, y_channels, batch, input_depth,
+      input_height, input_width, output_depth, output_height, output_width);
 }
 extern "C" __global__ void __launch_bounds__(tconv::preparing_threads)
 conv_ups_2_any_size_weights(const conv_ups_2_any_size_layer::Element* weight, conv_ups_2_any_size_layer::Element*
@@ -2308,8 +2311,8 @@ struct conv_ups_3_layer {
   using Depth = tconv::Axis<1, 1, 0, 1>;
   using Height = tconv::Axis<1, 1, 0, 1>;
   using Width = tconv::Axis<4, 2, 1, 1>;
-  static constexpr int spatial_dims = 1, groups = 1, group_in_channels = 32, group_out_channels = 16, y_channels = 16,
-      has_bias = 1, has_program = 0;
+  static constexpr int spatial_dims = 1, groups = 1, group_in_channels = 32, group_out_channels = 16, has_bias = 1,
+      has_program = 0;
   static constexpr tconv::Rounding rounding = tconv::Rounding::ties_to_even;
 };
 struct conv_ups_3_tile {
@@ -2326,10 +2329,10 @@ TCONV_CONSTANT Launch conv_ups_3_launch(const Sizes& sizes) { return mma_launch<
 }
 extern "C" __global__ void __launch_bounds__(64, 6)
 conv_ups_3(const conv_ups_3_layer::Element* x, const conv_ups_3_layer::Element* weight, const conv_ups_3_layer::Element*
-    bias, conv_ups_3_layer::Element* y, int batch, int input_depth, int input_height, int input_width, int output_depth,
-    int output_height, int output_width) {
-  tconv::mma<conv_ups_3_layer, conv_ups_3_tile>(x, weight, bias, y, batch, input_depth, input_height, input_width,
-      output_depth, output_height, output_width);
+    bias, conv_ups_3_layer::Element* y, int y_channels, int batch, int input_depth, int input_height, int input_width,
+    int output_depth, int output_height, int output_width) {
+  tconv::mma<conv_ups_3_layer, conv_ups_3_tile>(x, weight, bias, y, y_channels, batch, input_depth, input_height,
+      input_width, output_depth, output_height, output_width);
 }
 extern "C" __global__ void __launch_bounds__(tconv::preparing_threads)
 conv_ups_3_weights(const conv_ups_3_layer::Element* weight, conv_ups_3_layer::Element* prepared) {
@@ -2344,8 +2347,8 @@ struct conv_ups_3_any_size_layer {
   using Depth = tconv::Axis<1, 1, 0, 1>;
   using Height = tconv::Axis<1, 1, 0, 1>;
   using Width = tconv::Axis<4, 2, 1, 1>;
-  static constexpr int spatial_dims = 1, groups = 1, group_in_channels = 32, group_out_channels = 16, y_channels = 16,
-      has_bias = 1, has_program = 0;
+  static constexpr int spatial_dims = 1, groups = 1, group_in_channels = 32, group_out_channels = 16, has_bias = 1,
+      has_program = 0;
   static constexpr tconv::Rounding rounding = tconv::Rounding::ties_to_even;
 };
 struct conv_ups_3_any_size_tile {
@@ -2362,10 +2365,10 @@ TCONV_CONSTANT Launch conv_ups_3_any_size_launch(const Sizes& sizes) { return mm
 }
 extern "C" __global__ void __launch_bounds__(64, 6)
 conv_ups_3_any_size(const conv_ups_3_any_size_layer::Element* x, const conv_ups_3_any_size_layer::Element* weight, const
-    conv_ups_3_any_size_layer::Element* bias, conv_ups_3_any_size_layer::Element* y, int batch, int input_depth, int
-    input_height, int input_width, int output_depth, int output_height, int output_width) {
-  tconv::mma<conv_ups_3_any_size_layer, conv_ups_3_any_size_tile>(x, weight, bias, y, batch, input_depth, input_height,
-      input_width, output_depth, output_height, output_width);
+    conv_ups_3_any_size_layer::Element* bias, conv_ups_3_any_size_layer::Element* y, int y_channels, int batch, int
+    input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {
+  tconv::mma<conv_ups_3_any_size_layer, conv_ups_3_any_size_tile>(x, weight, bias, y, y_channels, batch, input_depth,
+      input_height, input_width, output_depth, output_height, output_width);
 }
 extern "C" __global__ void __launch_bounds__(tconv::preparing_threads)
 conv_ups_3_any_size_weights(const conv_ups_3_any_size_layer::Element* weight, conv_ups_3_any_size_layer::Element*
@@ -2409,12 +2412,12 @@ static int enqueue(const void* kernel, void** arguments, int64_t grid, int block
 // 0 where not even one.
 //
 // The numbers: place of the kernel, stream, multiprocessors, addresses of x, weight, bias, y and of memory for prepared
-// weights and inputs, batch, depth, height and width of the input and of the output, and addresses of what the program
-// behind the layer reads.
+// weights and inputs, channels of the tensor in which y lies, batch, depth, height and width of the input and of the
+// output, and addresses of what the program behind the layer reads.
 static int64_t launched(const std::vector<int64_t>& numbers, tconv::Launch (*launch_of)(const tconv::Sizes&),
                         const void* kernel, const void* of_weights, const void* of_inputs) {
   const auto size = [&](int i) { return static_cast<int>(numbers[i]); };
-  tconv::Sizes sizes{size(2), size(8), {size(9), size(10), size(11)}, {size(12), size(13), size(14)}};
+  tconv::Sizes sizes{size(2), size(9), {size(10), size(11), size(12)}, {size(13), size(14), size(15)}};
   int64_t stream = numbers[1], x = numbers[3], weight = numbers[4], bias = numbers[5], y = numbers[6];
   if (y == 0) {
     for (; sizes.batch > 0; sizes.batch /= 2) {
@@ -2423,7 +2426,7 @@ static int64_t launched(const std::vector<int64_t>& numbers, tconv::Launch (*lau
     }
     return sizes.batch;
   }
-  int (&input)[3] = sizes.input, (&output)[3] = sizes.output;
+  int y_channels = size(8), (&input)[3] = sizes.input, (&output)[3] = sizes.output;
   const tconv::Launch launch = launch_of(sizes);
   bool overlaps = false;
   if (launch.weight_blocks > 0) {
@@ -2434,8 +2437,8 @@ static int64_t launched(const std::vector<int64_t>& numbers, tconv::Launch (*lau
     if (error != cudaSuccess) return error;
     weight = prepared, overlaps = true;
   }
-  std::vector<void*> arguments = {&x, &weight, &bias, &y, &sizes.batch, input, input + 1, input + 2,
-                                  output, output + 1, output + 2};
+  std::vector<void*> arguments = {&x, &weight, &bias, &y, &y_channels, &sizes.batch, input, input + 1,
+                                  input + 2, output, output + 1, output + 2};
   return enqueue(kernel, arguments.data(), launch.blocks, launch.threads, launch.shared_bytes, stream, overlaps);
 }
 

@@ -16,8 +16,8 @@ static void show(const void* function, void** arguments, dim3 grid, dim3 block) 
     if (functions[i] == function) name = names[i];
   std::printf("%s %u x %u:", name, grid.x, block.x);
   for (int i = 0; i < 4; ++i) std::printf(" %llx", *static_cast<unsigned long long*>(arguments[i]));
-  for (int i = 4; i < 11; ++i) std::printf(" %d", *static_cast<int*>(arguments[i]));
-  for (int i = 11; i < 11 + operands; ++i) std::printf(" %llx", *static_cast<unsigned long long*>(arguments[i]));
+  for (int i = 4; i < 12; ++i) std::printf(" %d", *static_cast<int*>(arguments[i]));
+  for (int i = 12; i < 12 + operands; ++i) std::printf(" %llx", *static_cast<unsigned long long*>(arguments[i]));
   std::printf("\n");
 }
 

@@ -194,13 +194,13 @@ def test_what_a_launch_hands_over(file: Namespace, host: Host) -> None:
     launch = launch_for(file)
     assert launch.samples == launch.batch == 8 and launch.shape == (8, 64, 128, 128)
     place = launch.kernel.place
-    assert host.asked == [(place, 0, 78, 0, 0, 0, 0, 0, 8, 1, 64, 64, 1, 128, 128)] and launch_for(file) is launch
+    assert host.asked == [(place, 0, 78, 0, 0, 0, 0, 0, 0, 8, 1, 64, 64, 1, 128, 128)] and launch_for(file) is launch
     tensors = [OnGpu(8, 128, 64, 64, address=1), OnGpu(128, 64, 2, 2, address=2), OnGpu(64, address=3)]
     y = OnGpu(8, 64, 128, 128, address=4)
     file["_launch"](launch, *tensors, y)
     file["_launch"](launch, *tensors[:2], None, y)
     assert host.current == [1], "the caller's device is current again"
-    assert host.launched[0] == (place, 99, 78, 1, 2, 3, 4, 0, 8, 1, 64, 64, 1, 128, 128)
+    assert host.launched[0] == (place, 99, 78, 1, 2, 3, 4, 0, 64, 8, 1, 64, 64, 1, 128, 128)
     assert host.launched[1][5] == 0
     host.error = 700
     with pytest.raises(RuntimeError, match=rf"CUDA error 700 at the launch of {launch.kernel.name} on \(8, 128, "):
@@ -298,12 +298,12 @@ def test_the_host_hands_over_what_a_program_reads(cuda_home: Path, tmp_path: Pat
         command = [str(binary), str(len(operands)), *map(str, numbers)]
         return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
 
-    sizes = (2, 1, 4, 5, 1, 8, 10)
+    sizes = (6, 2, 1, 4, 5, 1, 8, 10)
     reads = [0x900 + number for number in range(7)]
     shown, result = call(kernel.place, 0, 132, 0x100, 0x200, 0x300, 0x400, 0, *sizes, *reads)
     read = " ".join(f"{each:x}" for each in reads)
     name, _, handed = shown.partition(": ")
-    assert name.startswith(f"{kernel.name} ") and handed == f"100 200 300 400 2 1 4 5 1 8 10 {read}"
+    assert name.startswith(f"{kernel.name} ") and handed == f"100 200 300 400 6 2 1 4 5 1 8 10 {read}"
     assert result == "0"
     # Without outputs it launches nothing, and says how many samples do.
     assert call(kernel.place, 0, 132, 0, 0, 0, 0, 0, *sizes) == ["2"]
@@ -315,7 +315,7 @@ def test_the_host_hands_over_what_a_program_reads(cuda_home: Path, tmp_path: Pat
         fits = batch
         while fits and too_far(file, kernel, fits, *size):
             fits //= 2
-        assert call(kernel.place, 0, 132, 0, 0, 0, 0, 0, batch, *size[0], *size[1]) == [str(fits)]
+        assert call(kernel.place, 0, 132, 0, 0, 0, 0, 0, 0, batch, *size[0], *size[1]) == [str(fits)]
         found.append(fits)
     assert found[0] == 100 and 0 < found[2] < 1_000_000 and found[3] == 0, found
     assert call(len(kernels), 0, 132, 0x100, 0x200, 0x300, 0x400, 0, *sizes) == ["1"]  # cudaErrorInvalidValue

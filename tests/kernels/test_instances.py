@@ -101,7 +101,7 @@ def test_weights_are_used_and_outputs_written_behind_the_wait_for_their_preparat
     text = source.headers_text(["mma/mma.cuh"])
     body = text[text.index("TCONV_DEVICE void mma(") :]
     waits = body.index("wait_for_kernel_before();")
-    assert all(waits < body.index(use) for use in ("weights.ask()", "mma_join(", "mma_store("))
+    assert all(waits < body.index(use) for use in ("weights.ask()", "mma_join<", "mma_store<"))
     preparing = text[text.index("TCONV_DEVICE void mma_weights(") :]
     begins = preparing.index("let_kernel_behind_begin();")
     assert all(begins < preparing.index(use) for use in ("mma_weights_of_phases<", "filters.bring("))
