@@ -202,11 +202,9 @@ struct WgmmaShape {
   static constexpr int staged_pitch = 64 * run + 4;
   static constexpr int staged_bytes = Tile::channels_last ? 0 : staged_channels * staged_pitch * 4;
 
-  // How many outputs of a row may be stored at once, if rows are aligned; and whether every thread always has some.
+  // How many outputs of a row may be stored at once, if rows are aligned.
   static constexpr int most_width =
       greatest_common_divisor(run == Width::stride ? Tile::Box::columns * run : run, vector_items);
-  static constexpr bool whole_turns =
-      whole_channels && power_of_two_from(64 * run / most_width) * staged_channels >= 128;
 
   // ---- shared memory: stages of weights, of inputs, what is turned or staged, offsets, and the barriers of both ----
   // Weights that stay are packed: of `known` products, visits differ in their bytes.

@@ -62,8 +62,8 @@ struct WgmmaStore {
   // Adds a channel's bias to some of its sums and makes them outputs by the layer's program, which may read what
   // belongs to those that are stored from `to` on.
   template <int width>
-  TCONV_DEVICE void finish(float (&values)[width], const Channel& channel, const Element* to) const {
-    const auto read = epilogue.program.template fetch<width>(to, true);
+  TCONV_DEVICE void finish(float (&values)[width], const Channel& channel, const Element* to, bool present = true) const {
+    const auto read = epilogue.program.template fetch<width>(to, present);
 #pragma unroll
     for (int i = 0; i < width; ++i) values[i] = epilogue.program.apply(channel.y(values[i]), channel, read, i);
   }
@@ -124,9 +124,11 @@ struct WgmmaStore {
     constexpr int items = 64 * run / width, lanes = items >= 128 ? 128 : power_of_two_from(items);
     constexpr int channel_lanes = 128 / lanes, steps = ceil_div(Shape::staged_channels, channel_lanes);
     constexpr int together = steps < 8 ? steps : 8;  // steps whose loads are on their way at once
+    constexpr bool whole = Shape::whole_channels && Shape::staged_channels % channel_lanes == 0;
     const int thread = warp % 4 * 32 + lane, first = thread / lanes, first_channel = turn.octet * 8 + first;
     const int channels_left = Layer::group_out_channels - block_channel - turn.octet * 8;
     const int channels = channels_left < Shape::staged_channels ? channels_left : Shape::staged_channels;
+    const long long pitch = channel_lanes * plane();
     for (int item = thread % lanes; item < items; item += lanes) {
       Element* to;
       if (!find(warp / 4 * 64 + item * width / run, turn.tile, block_phase + turn.phase + item * width % run, to))
@@ -135,21 +137,19 @@ struct WgmmaStore {
       const float* const from = staged + first * Shape::staged_pitch + item * width;
 #pragma unroll
       for (int step = 0; step < steps; step += together) {
-        float values[together][width];
+        Vector<Element, width> outputs[together];
 #pragma unroll
         for (int i = 0; i < together; ++i) {
           const int channel = (step + i) * channel_lanes;
-          if (!Shape::whole_turns && first + channel >= channels) continue;
-          load_shared(from + channel * Shape::staged_pitch, values[i]);
-          if (has_epilogue)
-            finish(values[i], epilogue.of(block_channel + first_channel + channel), to + channel * plane());
+          if (!whole && first + channel >= channels) continue;
+          float values[width];
+          load_shared(from + channel * Shape::staged_pitch, values);
+          if (has_epilogue) finish(values, epilogue.of(block_channel + first_channel + channel), to + i * pitch);
+          outputs[i] = rounded(values);
         }
 #pragma unroll
-        for (int i = 0; i < together; ++i) {
-          const int channel = (step + i) * channel_lanes;
-          if (!Shape::whole_turns && first + channel >= channels) continue;
-          store_vector(to + channel * plane(), rounded(values[i]));
-        }
+        for (int i = 0; i < together; ++i, to += pitch)
+          if (whole || first + (step + i) * channel_lanes < channels) store_vector(to, outputs[i]);
       }
     }
   }
@@ -255,9 +255,8 @@ struct WgmmaStore {
             if (has_epilogue) {
 #pragma unroll
               for (int k = 0; k < width; ++k) {
-                if (channel + k >= Layer::group_out_channels) break;
                 float value[1] = {values[k]};
-                finish(value, of[k], own + k);
+                finish(value, of[k], own + k, channel + k < Layer::group_out_channels);
                 values[k] = value[0];
               }
             }
