@@ -222,6 +222,46 @@ TCONV_DEVICE void wgmma_turn_rows(int thread, int chunk, const InputMap<Layer, W
   }
 }
 
+// What is turned is copied some chunks ahead of that: which chunk of which box comes next, and where its patches lie.
+template <class Layer, class Tile>
+struct WgmmaAhead {
+  WgmmaWork<Layer, Tile> work;
+  int chunk, raw_stage;
+  const typename Layer::Element* first;
+  unsigned inside;
+  typename Layer::Index offsets[WgmmaShape<Layer, Tile>::thread_patches];
+};
+
+// Begins its copies, as a group that is empty where no chunk is left.
+template <class Layer, class Tile, class Copies>
+TCONV_DEVICE void wgmma_copy_ahead(WgmmaAhead<Layer, Tile>& ahead, Copies& copies, int thread, unsigned char* shared,
+                                   const InputMap<Layer, WgmmaShape<Layer, Tile>>& map,
+                                   const typename Layer::Element* x) {
+  using Shape = WgmmaShape<Layer, Tile>;
+  if (ahead.work.is_left()) {
+    if (ahead.chunk == 0) {
+      const BoxPosition halo = ahead.work.halo();
+      ahead.first = wgmma_first_input<Layer, Tile>(x, halo.image, ahead.work.group(), map.plane);
+      if (Shape::unaligned)
+        wgmma_find_rows<Layer, Tile>(map, halo, thread, ahead.inside, ahead.offsets);
+      else
+        wgmma_find_patches<Layer, Tile>(map, halo, thread, ahead.inside, ahead.offsets);
+    }
+    unsigned char* const to = shared + Shape::raw_at + ahead.raw_stage * Shape::raw_stage_bytes;
+    if (Shape::unaligned)
+      wgmma_copy_rows<Layer, Tile>(copies, thread, ahead.chunk, map, x, ahead.first, ahead.inside, ahead.offsets, to);
+    else
+      wgmma_copy_patches<Layer, Tile>(copies, thread, ahead.chunk, ahead.first, map.plane, ahead.inside, ahead.offsets,
+                                      to);
+    if (++ahead.chunk == Shape::chunks) {
+      ahead.chunk = 0;
+      ahead.work.next();
+    }
+    ahead.raw_stage = ahead.raw_stage + 1 == Tile::raw_stages ? 0 : ahead.raw_stage + 1;
+  }
+  copies.end_group();
+}
+
 // Brings 16-bit inputs that lie channel by channel: copied so, and turned in shared memory. Copies of `raw_stages`
 // chunks are on their way while the oldest one is turned.
 template <class Layer, class Tile>
@@ -233,57 +273,30 @@ TCONV_DEVICE void wgmma_bring_turned(const WgmmaWork<Layer, Tile>& first_work, i
   const InputMap<Layer, Shape> map(batch, depths, rows, columns);
   WgmmaStages<Tile::input_stages> stages(barriers);
   ThreadCopies<Shape::patch_bytes, Shape::thread_copies, Tile::raw_stages + 1> copies;
-  WgmmaWork<Layer, Tile> work = first_work, ahead = first_work;  // of what is copied next, where its patches lie
-  unsigned inside;
-  typename Layer::Index offsets[Shape::thread_patches];
-  const Element* first;
-  int chunk = 0, chunk_ahead = 0, raw = 0, raw_ahead = 0, begun = 0;
-  while (true) {
-    if (ahead.is_left()) {
-      if (chunk_ahead == 0) {
-        const BoxPosition halo = ahead.halo();
-        first = wgmma_first_input<Layer, Tile>(x, halo.image, ahead.group(), map.plane);
-        if (Shape::unaligned)
-          wgmma_find_rows<Layer, Tile>(map, halo, thread, inside, offsets);
-        else
-          wgmma_find_patches<Layer, Tile>(map, halo, thread, inside, offsets);
-      }
-      unsigned char* const to = shared + Shape::raw_at + raw_ahead * Shape::raw_stage_bytes;
+  WgmmaAhead<Layer, Tile> ahead{first_work, 0, 0};
+#pragma unroll 1
+  for (int i = 0; i < Tile::raw_stages; ++i) wgmma_copy_ahead<Layer, Tile>(ahead, copies, thread, shared, map, x);
+  int raw_stage = 0;
+  for (WgmmaWork<Layer, Tile> work = first_work; work.is_left(); work.next()) {
+    const BoxPosition halo = work.halo();
+    const Element* const first = wgmma_first_input<Layer, Tile>(x, halo.image, work.group(), map.plane);
+#pragma unroll 1
+    for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
+      copies.template wait<Tile::raw_stages - 1>();
+      meet<Shape::loaders>(3);  // all threads' copies have landed
+      stages.wait_empty();
+      const unsigned char* const from = shared + Shape::raw_at + raw_stage * Shape::raw_stage_bytes;
+      unsigned char* const to = shared + Shape::inputs_at + stages.stage() * Shape::input_stage_bytes;
       if (Shape::unaligned)
-        wgmma_copy_rows<Layer, Tile>(copies, thread, chunk_ahead, map, x, first, inside, offsets, to);
+        wgmma_turn_rows<Layer, Tile>(thread, chunk, map, halo, first, from, to);
       else
-        wgmma_copy_patches<Layer, Tile>(copies, thread, chunk_ahead, first, map.plane, inside, offsets, to);
-      if (++chunk_ahead == Shape::chunks) {
-        chunk_ahead = 0;
-        ahead.next();
-      }
-      raw_ahead = raw_ahead + 1 == Tile::raw_stages ? 0 : raw_ahead + 1;
+        wgmma_turn_patches<Layer, Tile>(thread, from, to);
+      arrive(stages.full());
+      stages.next();
+      raw_stage = raw_stage + 1 == Tile::raw_stages ? 0 : raw_stage + 1;
+      meet<Shape::loaders>(3);  // nobody reads what was turned any more
+      wgmma_copy_ahead<Layer, Tile>(ahead, copies, thread, shared, map, x);
     }
-    copies.end_group();
-    if (++begun < Tile::raw_stages) continue;
-    begun = Tile::raw_stages;
-    if (!work.is_left()) return;
-
-    copies.template wait<Tile::raw_stages - 1>();
-    meet<Shape::loaders>(3);  // all threads' copies have landed
-    stages.wait_empty();
-    const unsigned char* const from = shared + Shape::raw_at + raw * Shape::raw_stage_bytes;
-    unsigned char* const to = shared + Shape::inputs_at + stages.stage() * Shape::input_stage_bytes;
-    if (Shape::unaligned) {
-      const BoxPosition halo = work.halo();
-      const Element* const first_of_halo = wgmma_first_input<Layer, Tile>(x, halo.image, work.group(), map.plane);
-      wgmma_turn_rows<Layer, Tile>(thread, chunk, map, halo, first_of_halo, from, to);
-    } else {
-      wgmma_turn_patches<Layer, Tile>(thread, from, to);
-    }
-    arrive(stages.full());
-    stages.next();
-    raw = raw + 1 == Tile::raw_stages ? 0 : raw + 1;
-    if (++chunk == Shape::chunks) {
-      chunk = 0;
-      work.next();
-    }
-    meet<Shape::loaders>(3);  // nobody reads what was turned any more
   }
 }
 
