@@ -131,7 +131,8 @@ struct WgmmaStore {
     const long long pitch = channel_lanes * plane();
     for (int item = thread % lanes; item < items; item += lanes) {
       Element* to;
-      if (!find(warp / 4 * 64 + item * width / run, turn.tile, block_phase + turn.phase + item * width % run, to))
+      const int phase = turn.phase + item * width % run;
+      if ((!whole && first >= channels) || !find(warp / 4 * 64 + item * width / run, turn.tile, block_phase + phase, to))
         continue;
       to += first_channel * plane();
       const float* const from = staged + first * Shape::staged_pitch + item * width;
@@ -141,10 +142,11 @@ struct WgmmaStore {
 #pragma unroll
         for (int i = 0; i < together; ++i) {
           const int channel = (step + i) * channel_lanes;
-          if (!whole && first + channel >= channels) continue;
+          const bool present = whole || first + channel < channels;
           float values[width];
           load_shared(from + channel * Shape::staged_pitch, values);
-          if (has_epilogue) finish(values, epilogue.of(block_channel + first_channel + channel), to + i * pitch);
+          if (has_epilogue)
+            finish(values, epilogue.of(present ? block_channel + first_channel + channel : 0), to + i * pitch, present);
           outputs[i] = rounded(values);
         }
 #pragma unroll
@@ -256,14 +258,14 @@ struct WgmmaStore {
 #pragma unroll
               for (int k = 0; k < width; ++k) {
                 float value[1] = {values[k]};
-                finish(value, of[k], own + k, channel + k < Layer::group_out_channels);
+                finish(value, of[k], own + k, channel < Layer::group_out_channels - k);
                 values[k] = value[0];
               }
             }
             const Vector<Element, width> outputs = rounded(values);
 #pragma unroll
             for (int k = 0; k < width; ++k)
-              if (channel + k < Layer::group_out_channels) own[k] = outputs.values[k];
+              if (channel < Layer::group_out_channels - k) own[k] = outputs.values[k];
           }
         }
       }
