@@ -60,9 +60,10 @@ struct WgmmaStore {
   }
 
   // Adds a channel's bias to some of its sums and makes them outputs by the layer's program, which may read what
-  // belongs to those that are stored from `to` on.
+  // belongs to those that are stored from `to` on, if they are present.
   template <int width>
-  TCONV_DEVICE void finish(float (&values)[width], const Channel& channel, const Element* to, bool present = true) const {
+  TCONV_DEVICE void finish(float (&values)[width], const Channel& channel, const Element* to,
+                           bool present = true) const {
     const auto read = epilogue.program.template fetch<width>(to, present);
 #pragma unroll
     for (int i = 0; i < width; ++i) values[i] = epilogue.program.apply(channel.y(values[i]), channel, read, i);
@@ -126,19 +127,20 @@ struct WgmmaStore {
     constexpr int together = steps < 8 ? steps : 8;  // steps whose loads are on their way at once
     constexpr bool whole = Shape::whole_channels && Shape::staged_channels % channel_lanes == 0;
     const int thread = warp % 4 * 32 + lane, first = thread / lanes, first_channel = turn.octet * 8 + first;
-    const int channels_left = Layer::group_out_channels - block_channel - turn.octet * 8;
-    const int channels = channels_left < Shape::staged_channels ? channels_left : Shape::staged_channels;
+    const int left = Layer::group_out_channels - block_channel - turn.octet * 8;
+    const int channels = left < Shape::staged_channels ? left : Shape::staged_channels;
     const long long pitch = channel_lanes * plane();
     for (int item = thread % lanes; item < items; item += lanes) {
+      const int number = warp / 4 * 64 + item * width / run, phase = turn.phase + item * width % run;
       Element* to;
-      const int phase = turn.phase + item * width % run;
-      if ((!whole && first >= channels) || !find(warp / 4 * 64 + item * width / run, turn.tile, block_phase + phase, to))
-        continue;
+      if ((!whole && first >= channels) || !find(number, turn.tile, block_phase + phase, to)) continue;
       to += first_channel * plane();
       const float* const from = staged + first * Shape::staged_pitch + item * width;
 #pragma unroll
       for (int step = 0; step < steps; step += together) {
         Vector<Element, width> outputs[together];
+        // Those of channels that are not present are computed like others, from what is staged there, too, and not
+        // stored: values that are there under a condition would take more instructions, and more registers.
 #pragma unroll
         for (int i = 0; i < together; ++i) {
           const int channel = (step + i) * channel_lanes;
