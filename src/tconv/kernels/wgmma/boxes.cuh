@@ -54,8 +54,7 @@ template <class Layer, class Tile>
 struct WgmmaWork {
   using Shape = WgmmaShape<Layer, Tile>;
   Boxes<typename Tile::Box> boxes;
-  int count;
-  int number;
+  int count, number;
 
   TCONV_DEVICE WgmmaWork(int batch, int output_depth, int output_height, int output_width, int number)
       : boxes(Shape::Depth::positions(output_depth), Shape::Height::positions(output_height),
@@ -66,23 +65,29 @@ struct WgmmaWork {
   TCONV_DEVICE bool is_left() const { return number < count; }
   TCONV_DEVICE void next() { number += static_cast<int>(gridDim.x); }
 
-  TCONV_DEVICE int weight_set() const { return number % Shape::weight_sets; }
-  TCONV_DEVICE int first_phase() const { return weight_set() % Shape::phase_sets * Tile::phases; }
-  TCONV_DEVICE int channel_block() const { return weight_set() / Shape::phase_sets % Shape::channel_blocks; }
-  TCONV_DEVICE int group() const { return weight_set() / Shape::row_blocks; }
+  TCONV_DEVICE int weight_set() const { return Shape::weight_sets == 1 ? 0 : number % Shape::weight_sets; }
+  TCONV_DEVICE int first_phase() const {
+    return Shape::phase_sets == 1 ? 0 : weight_set() % Shape::phase_sets * Tile::phases;
+  }
+  TCONV_DEVICE int channel_block() const {
+    return Shape::channel_blocks == 1 ? 0 : weight_set() / Shape::phase_sets % Shape::channel_blocks;
+  }
+  TCONV_DEVICE int group() const { return Layer::groups == 1 ? 0 : weight_set() / Shape::row_blocks; }
   TCONV_DEVICE BoxPosition box() const { return boxes.box(number / Shape::weight_sets); }
-  // The first input that the box reads; a block with one phase on an axis has the shifts of that alone.
+  // The first input that the box reads.
   TCONV_DEVICE BoxPosition halo() const {
     const BoxPosition from = box();
     if (!Shape::alone) return halo_of<Shape>(from);
+    // A block with one phase on an axis has the shifts of that alone.
     const WgmmaPhases<Layer> phase(first_phase());
     return {from.image, from.depth - phase.depth.highest_shift(), from.row - phase.row.highest_shift(),
             from.column - (Shape::single ? phase.column.highest_shift() : Shape::WidthShifts::highest)};
   }
 };
 
-// Stages that go round: full ones are read, empty ones written. Each has two barriers. One register says which stage it
-// is and how often all have been there, even or odd: where sums are, registers are few.
+// Stages of shared memory that go round: the producer fills one while consumers read others. Each has two mbarriers, 16
+// bytes. One register says which stage comes next and how often all have been there, even or odd, which is the parity
+// that a barrier is asked for: where sums are, registers are few.
 template <int Count>
 struct WgmmaStages {
   unsigned char* barriers;

@@ -46,6 +46,7 @@ struct WgmmaShape {
   static constexpr int channel_blocks = ceil_div(Layer::group_out_channels, Tile::channels);
   static constexpr int row_blocks = channel_blocks * phase_sets;
   static constexpr int weight_sets = Layer::groups * row_blocks;
+  static constexpr bool whole_channels = Layer::group_out_channels % Tile::channels == 0;  // of every block
 
   // ---- shifts ----
   static constexpr int shifts = DepthShifts::count * HeightShifts::count * WidthShifts::count;
@@ -58,6 +59,13 @@ struct WgmmaShape {
   // width all, whose products without a tap the compiler leaves out, or one, too.
   static constexpr bool alone = !uniform && !known;
   static constexpr bool single = alone && Tile::phases == 1;
+  // Whether every product has a tap at each visit; else, whether one has, whose phase is one of all, or of a row's.
+  static constexpr bool every_tap = uniform || single;
+  static TCONV_CONSTANT bool has_tap(int product, int depth, int row, int column) {
+    return (alone || (DepthShifts::tap(product / (Height::stride * Width::stride), depth) >= 0 &&
+                      HeightShifts::tap(product / Width::stride % Height::stride, row) >= 0)) &&
+           WidthShifts::tap(product % Width::stride, column) >= 0;
+  }
   static constexpr int product_phases = uniform ? Tile::phases : 1, products = Tile::phases / product_phases;
   static constexpr int product_rows = product_phases * Tile::channels;
   // Of the phases that have the most.
@@ -193,6 +201,12 @@ struct WgmmaShape {
                                                                                : 32;
   static constexpr int staged_pitch = 64 * run + 4;
   static constexpr int staged_bytes = Tile::channels_last ? 0 : staged_channels * staged_pitch * 4;
+
+  // How many outputs of a row may be stored at once, if rows are aligned; and whether every thread always has some.
+  static constexpr int most_width =
+      greatest_common_divisor(run == Width::stride ? Tile::Box::columns * run : run, vector_items);
+  static constexpr bool whole_turns =
+      whole_channels && power_of_two_from(64 * run / most_width) * staged_channels >= 128;
 
   // ---- shared memory: stages of weights, of inputs, what is turned or staged, offsets, and the barriers of both ----
   // Weights that stay are packed: of `known` products, visits differ in their bytes.

@@ -22,7 +22,7 @@ struct WgmmaTap {
 };
 
 // Where the piece of a tap lies: in the weights of which blocks, and behind how many pieces of a chunk. Those of a
-// visit lie together, visits in order: along the height fastest, then along the width.
+// visit lie together.
 template <class Layer, class Tile>
 TCONV_DEVICE void wgmma_piece(int of_tap, int& phase_set, int& piece) {
   using Shape = WgmmaShape<Layer, Tile>;
@@ -35,9 +35,11 @@ TCONV_DEVICE void wgmma_piece(int of_tap, int& phase_set, int& piece) {
   const int phase = (depth.phase * Height::stride + row.phase) * Width::stride + column.phase;
   phase_set = phase / Tile::phases;
   if (Shape::uniform) {
+    // Visits are shifts, along the height fastest, then along the width; each has a piece of every phase.
     const int visit = (depth.shift * Shape::WidthShifts::count + column.shift) * Shape::HeightShifts::count + row.shift;
     piece = visit * Tile::phases + phase % Tile::phases;
   } else if (Shape::known) {
+    // The same, with the pieces of those phases that have a tap there.
     const int rows = Shape::HeightShifts::taps(row.shift), columns = Shape::WidthShifts::taps(column.shift);
     piece = Shape::pieces_before(depth.shift, column.shift, row.shift) +
             ((depth.tap - Shape::DepthShifts::first_tap(depth.shift)) * rows + row.tap -
@@ -45,6 +47,8 @@ TCONV_DEVICE void wgmma_piece(int of_tap, int& phase_set, int& piece) {
                 columns +
             column.tap - Shape::WidthShifts::first_tap(column.shift);
   } else {
+    // Visits are the taps of one phase, along the height fastest; or those along depth and height, with all along the
+    // width in their order.
     const WgmmaPhases<Layer> own(phase);
     const int d = (depth.tap - own.depth.first) / Depth::tap_period, r = (row.tap - own.row.first) / Height::tap_period;
     const int c = (column.tap - own.column.first) / Width::tap_period;
@@ -78,16 +82,15 @@ TCONV_DEVICE void wgmma_weights(const typename Layer::Element* weight, typename 
       reinterpret_cast<unsigned char*>(prepared) + (set + phase_set) * Shape::set_bytes + product * Shape::piece_bytes;
 #pragma unroll
   for (int pair = 0; pair < Shape::chunk_vectors / 2; ++pair) {
-    const int vector = pair * 2 + first_vector,
-              in_channel = chunk * Shape::chunk_channels + vector * Shape::vector_items;
+    const int vector = pair * 2 + first_vector;
+    const int in_channel = chunk * Shape::chunk_channels + vector * Shape::vector_items;
     Vector<Element, Shape::vector_items> values;
 #pragma unroll
     for (int k = 0; k < Shape::vector_items; ++k) {
-      const bool present =
-          (Layer::group_out_channels % Tile::channels == 0 || out_channel < Layer::group_out_channels) &&
-          (Shape::whole_chunks || in_channel + k < Layer::group_in_channels);
-      values.values[k] = Element{};
-      if (present) values.values[k] = load_constant(weight_at<Layer>(weight, group, in_channel + k, out_channel, tap));
+      const bool present = (Shape::whole_channels || out_channel < Layer::group_out_channels) &&
+                           (Shape::whole_chunks || in_channel + k < Layer::group_in_channels);
+      values.values[k] =
+          present ? load_constant(weight_at<Layer>(weight, group, in_channel + k, out_channel, tap)) : Element{};
     }
 #pragma unroll
     for (int plane = 0; plane < Shape::planes; ++plane) {
@@ -103,46 +106,44 @@ TCONV_DEVICE void wgmma_weights(const typename Layer::Element* weight, typename 
   if (Tile::prepared_inputs) wait_for_kernel_before();
 }
 
-// Brings a block's weights, visit by visit; one thread. Those that stay come once: all boxes of a block need the same.
+// The warp that brings weights, one thread of it: those of one visit after the other. It waits until the products that
+// read a stage are done (its barrier "empty"), and the copy arrives at the barrier "full".
 template <class Layer, class Tile>
-TCONV_DEVICE void wgmma_bring_weights(WgmmaWork<Layer, Tile> work, const unsigned char* prepared, unsigned char* stages,
-                                      unsigned char* barriers) {
+TCONV_DEVICE void wgmma_bring_weights(const WgmmaWork<Layer, Tile>& first_work, unsigned char* shared,
+                                      unsigned char* barriers, const unsigned char* prepared) {
   using Shape = WgmmaShape<Layer, Tile>;
-  WgmmaStages<Tile::weight_stages> ring(barriers);
-  const unsigned char* set = prepared;
-  const auto bring = [&](const unsigned char*& from, int pieces) {
-    if (pieces == 0) return;
-    const int bytes = pieces * Shape::piece_bytes;
-    ring.wait_empty();
-    arrive_and_expect(ring.full(), bytes);
-    // A phase may have fewer taps than its block has stages for: only `known` ones lie as in memory.
-    const int at =
-        Tile::resident && Shape::known ? static_cast<int>(from - set) : ring.stage() * Shape::weight_stage_bytes;
-    copy_to_shared(stages + at, from, bytes, ring.full());
-    from += bytes;
-    ring.next();
-  };
-  for (bool more = true; more && work.is_left(); work.next()) {
-    set = prepared + work.weight_set() * Shape::set_bytes;
-    const unsigned char* from = set;
-    constexpr int rows = Shape::HeightShifts::count, columns = Shape::WidthShifts::count;
-    const WgmmaPhases<Layer> own(work.first_phase());
-    const int visits =
-        !Shape::alone ? Shape::visits : own.depth.count * own.row.count * (Shape::single ? own.column.count : columns);
+  constexpr int rows = Shape::HeightShifts::count, columns = Shape::WidthShifts::count;
+  WgmmaStages<Tile::weight_stages> stages(barriers);
+  for (WgmmaWork<Layer, Tile> work = first_work; work.is_left(); work.next()) {
+    const unsigned char* const set = prepared + work.weight_set() * Shape::set_bytes;
+    int visits = Shape::visits;
+    if (Shape::alone) {
+      const WgmmaPhases<Layer> own(work.first_phase());
+      visits = own.depth.count * own.row.count * (Shape::single ? own.column.count : columns);
+    }
 #pragma unroll 1
     for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
-      const unsigned char* of_chunk = from;
+      const unsigned char* from = set + static_cast<long long>(chunk) * Shape::chunk_pieces * Shape::piece_bytes;
 #pragma unroll 1
       for (int visit = 0; visit < visits; ++visit) {
-        bring(of_chunk, Shape::known                     ? Shape::DepthShifts::taps(visit / (rows * columns)) *
-                                                               Shape::WidthShifts::taps(visit / rows % columns) *
-                                                               Shape::HeightShifts::taps(visit % rows)
-                        : Shape::alone && !Shape::single ? Shape::WidthShifts::taps(visit % columns)
-                                                         : Tile::phases);
+        const int pieces = Shape::known                     ? Shape::DepthShifts::taps(visit / (rows * columns)) *
+                                                                  Shape::WidthShifts::taps(visit / rows % columns) *
+                                                                  Shape::HeightShifts::taps(visit % rows)
+                           : Shape::alone && !Shape::single ? Shape::WidthShifts::taps(visit % columns)
+                                                            : Tile::phases;
+        if (!Shape::uniform && pieces == 0) continue;
+        const int bytes = pieces * Shape::piece_bytes;
+        stages.wait_empty();
+        arrive_and_expect(stages.full(), bytes);
+        // A phase may have fewer taps than its block has stages for: only `known` ones lie as in memory.
+        const int at =
+            Tile::resident && Shape::known ? static_cast<int>(from - set) : stages.stage() * Shape::weight_stage_bytes;
+        copy_to_shared(shared + at, from, bytes, stages.full());
+        from += bytes;
+        stages.next();
       }
-      from += static_cast<long long>(Shape::chunk_pieces) * Shape::piece_bytes;
     }
-    more = !Tile::resident;
+    if (Tile::resident) break;  // all boxes of a block need the same weights
   }
 }
 

@@ -1,8 +1,9 @@
-// wgmma: transposed convolution as a product of matrices on the tensor cores of Hopper, sm_90a alone.
+// wgmma: transposed convolution as a product of matrices (implicit GEMM) on the tensor cores of Hopper, by
+// wgmma.mma_async: sm_90a alone.
 //
-// Computes what `mma` computes, for 16-bit types and float32, rounded to TF32 or exact. x and y are contiguous, or
-// channels_last, and begin at multiples of 16 bytes; `wgmma_weights` must have prepared the weights, which were
-// contiguous and began there, too, and `wgmma_inputs` those inputs whose tile says so.
+// For 16-bit types and float32, rounded to TF32 or exact. x and y are contiguous, or channels_last, and begin at
+// multiples of 16 bytes; `wgmma_weights` must have prepared the weights, which were contiguous and began there, too,
+// and `wgmma_inputs` those inputs whose tile says so.
 //
 // The matrices. A position q owns stride_d * stride_h * stride_w neighbouring outputs, its phases, and each tap of each
 // phase reads the input at q - shift. A block owns a box of positions and some output channels of some phases:
@@ -16,24 +17,27 @@
 //              from shared memory by way
 //              of registers, rounded there
 //
-// at every shift, or, where the block has one phase, at each of its taps; where it has the phases of a row of outputs,
-// at each of their taps along depth and height and at every shift along the width. Positions are the first factor
+// These products are added over all chunks of input channels, and for each over all visits: shifts, or taps. Another
+// stride changes how many phases there are, and which of them has a tap at which shift. Positions are the first factor
 // because that may come from registers: a lane finds each position's inputs wherever they lie, so a box has any form,
-// inputs lie in shared memory as they do in global memory, and they are rounded on their way. Where few rows would keep
-// the tensor core waiting for positions, tiles are stacked along the rows of the map: tile i has every
-// `position_tiles`-th row from the i-th on, and at the next shift along the height it reads what tile i + 1 or i - 1
-// does now. So a fragment is loaded once for all of those shifts.
+// and inputs lie in shared memory as they do in global memory.
 //
-// Three warpgroups. Two multiply, 64 positions by all rows of the block for each tile. Of the third, one warp brings
-// weights and the others bring inputs, both into stages that go round:
+// The warps, and what they do for one box after the other; there are as many blocks as multiprocessors:
 //
-//     inputs    | chunk 0      | chunk 1      | chunk 2 ...        a stage has a chunk of channels of the box and the
-//     weights   |v0|v1|v2|...  |v0|v1|v2|...                       halo around it; or the weights of one visit
-//     products      v0 v1 v2 ...   v0 v1 ...
+//   0-3, 4-7   consumers, two warpgroups: multiply, 64 positions of each tile by all rows, and store the outputs
+//   8          producer of weights: those of one visit after the other, by cp.async.bulk
+//   9-11       producers of inputs: of the box and the halo around it one chunk of channels after the other
 //
-// Each stage has a barrier that says it is full and one that says it is empty. A batch of products is on its way while
-// the next one's fragments are loaded. There are as many blocks as multiprocessors, and each goes on to its next box:
-// the next box's inputs come while this one's outputs are stored.
+// Shared memory, in this order, as far as the layer needs it. Each stage is filled again when all consumers have read
+// it, so the next box's inputs come while this one's outputs are stored:
+//
+//   | weights     | inputs      | raw inputs,     | outputs, staged   | where inputs lie | barriers: full and
+//   | stages      | stages      | to be turned    | by each warpgroup | in global memory | empty, of each stage
+//
+// Waits. A consumer waits for the mbarrier "full": what a producer asked for has landed. A producer waits for "empty":
+// the inputs are loaded, or the products that read the weights are done. Two batches of products are on their way, and
+// wgmma.wait_group waits for the older one before its fragments are loaded anew. Named barriers 1 and 2 are the
+// consumers' around what they stage, each warpgroup's own; 3 is that of the producers of inputs.
 //
 // The kernel may begin while its weights are prepared, and waits for them itself. Whatever it reads before that was
 // there when the preparing kernel began, and it writes nothing.
@@ -41,8 +45,7 @@
 // Not-a-number: an input outside the map counts as 0. An infinite or NaN input or weight reaches the outputs that
 // depend on it, and through weights an input outside the map, as 0 * infinity.
 //
-// Sizes: the channels of a box's inputs must stay below 2^31 unless wide_index; the rest is 64-bit. Shared memory:
-// WgmmaShape<Layer, Tile>::shared_bytes.
+// Sizes: the channels of a box's inputs must stay below 2^31 unless wide_index; the rest is 64-bit.
 #pragma once
 #include "wgmma/channels_last.cuh"
 #include "wgmma/inputs.cuh"
@@ -52,93 +55,98 @@
 
 namespace tconv {
 
-// A lane's part of the first factors: where its positions' inputs lie in a stage, and from there to registers.
-template <class Layer, class Tile>
-struct WgmmaPlaces {
-  using Shape = WgmmaShape<Layer, Tile>;
-  // Tiles that are stacked lie a row apart.
-  static constexpr int own = Tile::stacked ? 1 : Tile::position_tiles;
-  static constexpr int halves = Shape::by_channel && !Shape::straight ? 2 : 1;
-  int places[own][halves];
-
-  // Of positions from `first` on, 16 a warp. By channel a lane loads channel lane % 4 of positions lane / 4 and
-  // lane / 4 + 8; else it names a row of ldmatrix, channels of a position or eight positions of a channel.
-  TCONV_DEVICE WgmmaPlaces(int first, int lane) {
-#pragma unroll
-    for (int tile = 0; tile < own; ++tile)
-#pragma unroll
-      for (int half = 0; half < halves; ++half) {
-        const int number = first + (Shape::straight     ? lane / 8 % 2 * 8
-                                    : Shape::by_channel ? lane / 4 + 8 * half
-                                                        : lane % 16);
-        const int channel = Shape::straight ? lane / 16 * 8 + lane % 8 : lane % 4;
-        const bool is_in_box = wgmma_is_in_box<Layer, Tile>(number, tile);
-        const BoxPosition at = wgmma_in_box<Layer, Tile>(is_in_box ? number : 0, is_in_box ? tile : 0);
-        const int place =
-            ((at.image * Shape::halo_depths + at.depth) * Shape::halo_rows + at.row) * Shape::row_places + at.column;
-        places[tile][half] =
-            place * Shape::place_bytes + (Shape::by_channel ? channel * Shape::channel_bytes : lane / 16 * 16);
-      }
-  }
-
-  // The fragments of a step, from a stage on, moved by a shift.
-  TCONV_DEVICE void load(const unsigned char* moved, int step,
-                         unsigned (&fragments)[Shape::fragments][Shape::planes][4]) const {
-#pragma unroll
-    for (int f = 0; f < Shape::fragments; ++f) {
-      const int further = Tile::stacked ? f * Shape::row_places * Shape::place_bytes : 0;
-      const int tile = Tile::stacked ? 0 : f;
-      if (Shape::straight) {
-        load_turned_matrices(moved + places[tile][0] + further + step * Shape::step_channels * Shape::channel_bytes,
-                             fragments[f][0]);
-      } else if (Shape::by_channel) {
-#pragma unroll
-        for (int word = 0; word < 4; ++word)
-          fragments[f][0][word] =
-              *reinterpret_cast<const unsigned*>(moved + places[tile][word % 2 % halves] + further +
-                                                 (step * Shape::step_channels + word / 2 * 4) * Shape::channel_bytes);
-      } else {
-        load_matrices(moved + places[tile][0] + further + step * 32, fragments[f][0]);
-      }
-#pragma unroll
-      for (int word = 0; word < 4; ++word) {
-        if (Shape::item_bytes == 2) continue;
-        const float value = bits_float(fragments[f][0][word]);
-#pragma unroll
-        for (int plane = 0; plane < Shape::planes; ++plane)
-          fragments[f][plane][word] = float_bits(matrix_factor<Layer>(value, plane));
-      }
-    }
-  }
-};
-
-// A warpgroup that multiplies.
+// A thread of a warpgroup that multiplies.
 template <class Layer, class Tile>
 struct WgmmaConsumer {
   using Shape = WgmmaShape<Layer, Tile>;
   using Element = typename Layer::Element;
   using Rows = FactorRows<Shape::chunk_bytes>;
-  static constexpr int rows = Shape::HeightShifts::count, columns = Shape::WidthShifts::count;
+  using DepthShifts = typename Shape::DepthShifts;
+  using HeightShifts = typename Shape::HeightShifts;
+  using WidthShifts = typename Shape::WidthShifts;
+  // Where few rows would keep the tensor core waiting for positions, tiles are stacked along the rows of the map: tile
+  // i has every `position_tiles`-th row from the i-th on, and at the next shift along the height it reads what tile i +
+  // 1 or i - 1 does now. So a fragment is loaded once for all of those shifts, and its place is that of tile 0, moved.
+  static constexpr int placed_tiles = Tile::stacked ? 1 : Tile::position_tiles;
+  static constexpr int halves = Shape::by_channel && !Shape::straight ? 2 : 1;
 
-  unsigned char *weight_stages, *input_stages;
-  const WgmmaPlaces<Layer, Tile> places;
+  unsigned char* const shared;
   const int lane;
-  WgmmaSums<Layer, Tile> sums, batch_sums;  // of a batch alone where they are exact
+  int places[placed_tiles][halves];  // in a stage of inputs, in bytes: where the lane's positions are
+  WgmmaSums<Layer, Tile> sums;
   unsigned fragments[Shape::batches][Shape::batch_steps][Shape::fragments][Shape::planes][4];
   WarpgroupProducts products;
   WgmmaStages<Tile::weight_stages> weights;
   WgmmaStages<Tile::input_stages> inputs;
-  bool read = false;  // stages that were not given back
+  bool read = false;  // stages of weights that were not given back
 
-  TCONV_DEVICE WgmmaConsumer(unsigned char* shared, int number, int lane)
-      : weight_stages(shared),
-        input_stages(shared + Shape::inputs_at),
-        places(number, lane),
+  TCONV_DEVICE WgmmaConsumer(unsigned char* shared, int warp, int lane)
+      : shared(shared),
         lane(lane),
         weights(shared + Shape::barriers_at),
-        inputs(shared + Shape::barriers_at + 16 * Tile::weight_stages) {}
+        inputs(shared + Shape::barriers_at + 16 * Tile::weight_stages) {
+#pragma unroll
+    for (int tile = 0; tile < placed_tiles; ++tile)
+#pragma unroll
+      for (int half = 0; half < halves; ++half) {
+        int of_warp, at_channel;
+        if (Shape::straight) {  // a row of ldmatrix: eight positions of a channel
+          of_warp = lane / 8 % 2 * 8, at_channel = (lane / 16 * 8 + lane % 8) * Shape::channel_bytes;
+        } else if (Shape::by_channel) {  // positions g and g + 8 of the warp's sixteen, one channel of four
+          of_warp = lane / 4 + 8 * half, at_channel = lane % 4 * Shape::channel_bytes;
+        } else {  // a row of ldmatrix: 16 bytes of channels of a position
+          of_warp = lane % 16, at_channel = lane / 16 * 16;
+        }
+        const int number = warp * 16 + of_warp;
+        const bool is_in_box = wgmma_is_in_box<Layer, Tile>(number, tile);
+        const BoxPosition at = wgmma_in_box<Layer, Tile>(is_in_box ? number : 0, is_in_box ? tile : 0);
+        const int place =
+            ((at.image * Shape::halo_depths + at.depth) * Shape::halo_rows + at.row) * Shape::row_places + at.column;
+        places[tile][half] = place * Shape::place_bytes + at_channel;
+      }
+  }
 
-  // Gives back what the visit has read that ended before this stage: its products are done.
+  static TCONV_DEVICE void clear(WgmmaSums<Layer, Tile>& sums) {
+#pragma unroll
+    for (int tile = 0; tile < Tile::position_tiles; ++tile)
+#pragma unroll
+      for (int product = 0; product < Shape::products; ++product)
+#pragma unroll
+        for (int k = 0; k < Shape::product_rows / 2; ++k) begin_sum(sums.values[tile][product][k], 0);
+  }
+
+  // Loads the fragments of a step of a chunk, for inputs that lie from `moved` on, and rounds them to TF32.
+  TCONV_DEVICE void load(const unsigned char* moved, int step,
+                         unsigned (&fragments)[Shape::fragments][Shape::planes][4]) const {
+#pragma unroll
+    for (int f = 0; f < Shape::fragments; ++f) {
+      const int tile = Tile::stacked ? 0 : f;
+      const unsigned char* const from = moved + (Tile::stacked ? f * Shape::row_places * Shape::place_bytes : 0);
+      if (Shape::straight) {
+        load_turned_matrices(from + places[tile][0] + step * Shape::step_channels * Shape::channel_bytes,
+                             fragments[f][0]);
+      } else if (Shape::by_channel) {
+#pragma unroll
+        for (int word = 0; word < 4; ++word)
+          fragments[f][0][word] =
+              *reinterpret_cast<const unsigned*>(from + places[tile][word % 2 % halves] +
+                                                 (step * Shape::step_channels + word / 2 * 4) * Shape::channel_bytes);
+      } else {
+        load_matrices(from + places[tile][0] + step * 32, fragments[f][0]);
+      }
+      if (Shape::item_bytes == 4) {
+#pragma unroll
+        for (int word = 0; word < 4; ++word) {
+          const float value = bits_float(fragments[f][0][word]);
+#pragma unroll
+          for (int plane = 0; plane < Shape::planes; ++plane)
+            fragments[f][plane][word] = float_bits(matrix_factor<Layer>(value, plane));
+        }
+      }
+    }
+  }
+
+  // Gives back the stages of weights before `end` that the last visit has read: its products are done.
   TCONV_DEVICE void give_back(int end) {
     // No loop: in one, the compiler would wait for the products that are on their way.
 #pragma unroll
@@ -149,26 +157,25 @@ struct WgmmaConsumer {
     read = false;
   }
 
-  // The products of a batch with the weights of one visit, of those behind each other: `has_tap` says which. Of exact
-  // ones the small come first.
-  template <class HasTap>
-  TCONV_DEVICE void multiply(int batch, int of_visits, const Rows& of_stage, const HasTap& has_tap) {
-    WgmmaSums<Layer, Tile>& to = Shape::exact ? batch_sums : sums;
+  // The products of a batch of steps with the weights of one visit, of those along the height the `row_visit`-th.
+  TCONV_DEVICE void multiply(WgmmaSums<Layer, Tile>& sums, int batch, int row_visit, const Rows& rows, int depth,
+                             int row, int column) {
 #pragma unroll
     for (int step = 0; step < Shape::batch_steps; ++step) {
       int piece = 0;
 #pragma unroll
       for (int product = 0; product < Shape::products; ++product) {
-        if (!has_tap(product)) continue;
+        if (!Shape::every_tap && !Shape::has_tap(product, depth, row, column)) continue;
+        // Of exact products the small ones come first.
 #pragma unroll
         for (int row_plane = Shape::planes - 1; row_plane >= 0; --row_plane)
 #pragma unroll
           for (int plane = Shape::planes - 1 - row_plane; plane >= 0; --plane)
 #pragma unroll
             for (int tile = 0; tile < Tile::position_tiles; ++tile) {
-              const int fragment = Tile::stacked ? tile + rows - 1 - of_visits : tile;
+              const int fragment = Tile::stacked ? tile + HeightShifts::count - 1 - row_visit : tile;
               products.template add<Element, Shape::product_rows>(
-                  to.values[tile][product], fragments[batch % Shape::batches][step][fragment][plane], of_stage,
+                  sums.values[tile][product], fragments[batch % Shape::batches][step][fragment][plane], rows,
                   piece * Shape::piece_bytes + row_plane * Shape::product_bytes +
                       (batch * Shape::batch_steps + step) * 32);
             }
@@ -177,30 +184,31 @@ struct WgmmaConsumer {
     }
   }
 
-  // A visit, or those along the height at once: inputs from `moved` on, in a stage that is full. Weights that stay and
-  // are known lie from `packed` on, others in their stage.
-  template <class HasTap>
-  TCONV_DEVICE void visit(const unsigned char* moved, int packed, const HasTap& has_tap) {
+  // A visit, or those along the height at once: a chunk of inputs, in a stage that is full, moved by the visit's
+  // shifts, by the weights of the visit.
+  TCONV_DEVICE void visit(const unsigned char* moved, int depth, int row, int column, int packed) {
     const int first_stage = weights.stage();
+    WgmmaSums<Layer, Tile> batch_sums;  // of exact products
     // Nothing of an exact batch goes on into the next one.
 #pragma unroll(Shape::exact ? 1 : Tile::chunk_steps)
     for (int batch = 0; batch < Tile::chunk_steps / Shape::batch_steps; ++batch) {
 #pragma unroll
       for (int step = 0; step < Shape::batch_steps; ++step)
-        places.load(moved, batch * Shape::batch_steps + step, fragments[batch % Shape::batches][step]);
-      if (Shape::exact) batch_sums.clear();
+        load(moved, batch * Shape::batch_steps + step, fragments[batch % Shape::batches][step]);
+      if (Shape::exact) clear(batch_sums);
       int stage = first_stage;
 #pragma unroll
-      for (int of_visits = 0; of_visits < Shape::row_visits; ++of_visits) {
+      for (int row_visit = 0; row_visit < Shape::row_visits; ++row_visit) {
         // The first batch goes to the tensor core as the weights come.
         if (batch == 0) weights.wait_full();
-        if (Shape::exact || batch == 0 || of_visits == 0) products.begin_group();
+        if (Shape::exact || batch == 0 || row_visit == 0) products.begin_group();
+        // Weights that stay and are known are packed, others lie in their stage.
         const int from = Tile::resident && Shape::known ? packed : stage * Shape::weight_stage_bytes;
-        multiply(batch, of_visits, Rows(weight_stages + from), has_tap);
-        if (Shape::exact || batch == 0 || of_visits == Shape::row_visits - 1) products.end_group();
+        multiply(Shape::exact ? batch_sums : sums, batch, row_visit, Rows(shared + from), depth, row, column);
+        if (Shape::exact || batch == 0 || row_visit == Shape::row_visits - 1) products.end_group();
         if (batch == 0) weights.next();
         stage = stage + 1 == Tile::weight_stages ? 0 : stage + 1;
-        if (batch == 0 && of_visits == 0 && !Shape::exact) {
+        if (batch == 0 && row_visit == 0 && !Shape::exact) {
           products.template wait<1>();  // the visits before are done
           __syncwarp();
           give_back(first_stage);
@@ -209,9 +217,15 @@ struct WgmmaConsumer {
       if (Shape::exact) {
         // The other warpgroup's products are on their way meanwhile.
         products.template wait<0>();
-        sums.add(batch_sums);
+#pragma unroll
+        for (int tile = 0; tile < Tile::position_tiles; ++tile)
+#pragma unroll
+          for (int product = 0; product < Shape::products; ++product)
+#pragma unroll
+            for (int k = 0; k < Shape::product_rows / 2; ++k)
+              sums.values[tile][product][k] += batch_sums.values[tile][product][k];
       } else if (batch > 0) {
-        products.template wait<1>();
+        products.template wait<1>();  // the batch before is done: its fragments are free
       }
     }
     read = true;
@@ -223,17 +237,17 @@ struct WgmmaConsumer {
 
   // The inputs so far behind the halo's first one, which the highest shift along the width reads.
   TCONV_DEVICE const unsigned char* moved(int depth, int row, int column, int highest) const {
-    return input_stages + inputs.stage() * Shape::input_stage_bytes +
+    return shared + Shape::inputs_at + inputs.stage() * Shape::input_stage_bytes +
            Shape::halo_offset(depth, row, column, highest) * Shape::place_bytes;
   }
 
-  // The products of a chunk of a block with one phase: a visit for each of its taps.
+  // The products of a chunk. The block has one phase: a visit for each of its taps.
   TCONV_DEVICE void visit_taps(const WgmmaPhases<Layer>& phase) {
     int d = 0, c = 0, r = 0;
 #pragma unroll 1
     do {  // every phase has a tap
       visit(moved(phase.depth.behind(d), phase.row.behind(r), phase.column.behind(c), phase.column.highest_shift()), 0,
-            [](int) { return true; });
+            0, 0, 0);
       if (++r < phase.row.count) continue;
       r = 0;
       if (++c < phase.column.count) continue;
@@ -241,64 +255,56 @@ struct WgmmaConsumer {
     } while (d < phase.depth.count);
   }
 
-  // Of one with the phases of a row: for each tap along depth and height, and each shift along the width.
+  // The products of a chunk. The block has the phases of a row of outputs: a visit for each of their taps along depth
+  // and height, and each shift along the width.
   TCONV_DEVICE void visit_row(const WgmmaPhases<Layer>& phase) {
     int d = 0, r = 0;
 #pragma unroll 1
     do {
 #pragma unroll
-      for (int c = 0; c < columns; ++c) {
-        const auto has_tap = [&](int product) { return Shape::WidthShifts::tap(product, c) >= 0; };
-        if (Shape::WidthShifts::taps(c) > 0)
-          visit(moved(phase.depth.behind(d), phase.row.behind(r), Shape::WidthShifts::behind(c),
-                      Shape::WidthShifts::highest),
-                0, has_tap);
-      }
+      for (int c = 0; c < WidthShifts::count; ++c)
+        if (WidthShifts::taps(c) > 0)
+          visit(moved(phase.depth.behind(d), phase.row.behind(r), WidthShifts::behind(c), WidthShifts::highest), 0, 0,
+                c, 0);
       if (++r < phase.row.count) continue;
       r = 0, ++d;
     } while (d < phase.depth.count);
   }
 
-  // Of one whose phases are alike, or all: for each shift.
-  TCONV_DEVICE void visit_shifts(int number) {
-#pragma unroll(Shape::known ? Shape::DepthShifts::count : 1)
-    for (int d = 0; d < Shape::DepthShifts::count; ++d)
-#pragma unroll(Shape::known ? columns : 1)
-      for (int c = 0; c < columns; ++c)
-#pragma unroll(Shape::known ? rows : 1)
-        for (int r = Shape::row_visits - 1; r < rows; r += Shape::row_visits) {
-          const auto has_tap = [&](int product) {
-            return Shape::uniform ||
-                   (Shape::DepthShifts::tap(product / (Layer::Height::stride * Layer::Width::stride), d) >= 0 &&
-                    Shape::HeightShifts::tap(product / Layer::Width::stride % Layer::Height::stride, r) >= 0 &&
-                    Shape::WidthShifts::tap(product % Layer::Width::stride, c) >= 0);
-          };
-          if (!Shape::known ||
-              Shape::DepthShifts::taps(d) * Shape::HeightShifts::taps(r) * Shape::WidthShifts::taps(c) > 0)
-            visit(moved(Shape::DepthShifts::behind(d), Shape::HeightShifts::behind(r), Shape::WidthShifts::behind(c),
-                        Shape::WidthShifts::highest),
-                  (number * Shape::chunk_pieces + Shape::pieces_before(d, c, r)) * Shape::piece_bytes, has_tap);
+  // The products of a chunk. The block has all phases, or all have a tap at every shift: a visit for each shift.
+  TCONV_DEVICE void visit_shifts(int chunk) {
+#pragma unroll(Shape::known ? DepthShifts::count : 1)
+    for (int d = 0; d < DepthShifts::count; ++d)
+#pragma unroll(Shape::known ? WidthShifts::count : 1)
+      for (int c = 0; c < WidthShifts::count; ++c)
+#pragma unroll(Shape::known ? HeightShifts::count : 1)
+        for (int r = Shape::row_visits - 1; r < HeightShifts::count; r += Shape::row_visits) {
+          if (Shape::known && DepthShifts::taps(d) * HeightShifts::taps(r) * WidthShifts::taps(c) == 0) continue;
+          const int packed = Tile::resident && Shape::known
+                                 ? (chunk * Shape::chunk_pieces + Shape::pieces_before(d, c, r)) * Shape::piece_bytes
+                                 : 0;
+          visit(moved(DepthShifts::behind(d), HeightShifts::behind(r), WidthShifts::behind(c), WidthShifts::highest), d,
+                r, c, packed);
         }
   }
 
-  // No branch has the loops itself: those of another, never entered, would change what the compiler makes of them.
-  TCONV_DEVICE void chunk(int first_phase, int number) {
-    inputs.wait_full();
-    if (Shape::single)
-      visit_taps(WgmmaPhases<Layer>(first_phase));
-    else if (Shape::alone)
-      visit_row(WgmmaPhases<Layer>(first_phase));
-    else
-      visit_shifts(number);
-    arrive(inputs.empty());
-    inputs.next();
-  }
-
+  // The sums of a box.
   TCONV_DEVICE void box(int first_phase) {
-    sums.clear();
+    clear(sums);
     if (Tile::resident) weights.turn = 0;  // they are there since the first box
 #pragma unroll 1
-    for (int number = 0; number < Shape::chunks; ++number) chunk(first_phase, number);
+    for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
+      inputs.wait_full();
+      // No branch has the loops itself: those of another, never entered, would change what the compiler makes of them.
+      if (Shape::single)
+        visit_taps(WgmmaPhases<Layer>(first_phase));
+      else if (Shape::alone)
+        visit_row(WgmmaPhases<Layer>(first_phase));
+      else
+        visit_shifts(chunk);
+      arrive(inputs.empty());
+      inputs.next();
+    }
     products.template wait<0>();
     __syncwarp();
     give_back(weights.stage());
@@ -311,10 +317,12 @@ TCONV_DEVICE void wgmma(const typename Layer::Element* x, const typename Layer::
                         int input_height, int input_width, int output_depth, int output_height, int output_width,
                         const Program& program = {}) {
   using Shape = WgmmaShape<Layer, Tile>;
+  using Work = WgmmaWork<Layer, Tile>;
   TCONV_SHARED(shared);
   unsigned char* const weight_barriers = shared + Shape::barriers_at;
   unsigned char* const input_barriers = weight_barriers + 16 * Tile::weight_stages;
   if (threadIdx.x == 0) {
+    // Weights are given back by each consumer warp, and inputs by each thread.
     WgmmaStages<Tile::weight_stages>::make(weight_barriers, 1, 4 * Shape::consumers);
     WgmmaStages<Tile::input_stages>::make(input_barriers, Shape::loaders, 128 * Shape::consumers);
     show_barriers();
@@ -322,7 +330,6 @@ TCONV_DEVICE void wgmma(const typename Layer::Element* x, const typename Layer::
   __syncthreads();
 
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
-  using Work = WgmmaWork<Layer, Tile>;
   // For each role anew: a register that all have would be spilled where one of them has none left.
   const auto first_work = [&] {
     return Work(renewed(batch), renewed(output_depth), renewed(output_height), renewed(output_width),
@@ -330,14 +337,14 @@ TCONV_DEVICE void wgmma(const typename Layer::Element* x, const typename Layer::
   };
   if (warp < 4 * Shape::consumers) {
     take_registers<Shape::consumer_registers>();
-    wait_for_kernel_before();
-    WgmmaConsumer<Layer, Tile> consumer(shared, warp * 16, lane);
-    Work work = first_work();
-    while (work.is_left()) {
+    wait_for_kernel_before();  // whose outputs these may overwrite
+    WgmmaConsumer<Layer, Tile> consumer(shared, warp, lane);
+    for (Work work = first_work(); work.is_left(); work.next()) {
       consumer.box(work.first_phase());
       // What follows from these would take registers that sums need.
       const int images = renewed(batch), depths = renewed(output_depth), rows = renewed(output_height);
       const int columns = renewed(output_width);
+      const unsigned own_thread = static_cast<unsigned>(renewed(thread));
       work = Work(images, depths, rows, columns, renewed(work.number));
       const int channel = work.channel_block() * Tile::channels;
       const long long plane = static_cast<long long>(depths) * rows * columns;
@@ -351,26 +358,26 @@ TCONV_DEVICE void wgmma(const typename Layer::Element* x, const typename Layer::
           work.first_phase(),
           channel,
           reinterpret_cast<float*>(shared + Shape::staged_at + warp / 4 * Shape::staged_bytes),
-          renewed(warp),
-          renewed(lane),
+          static_cast<int>(own_thread / 32),
+          static_cast<int>(own_thread % 32),
           images,
           depths,
           rows,
           columns}
           .store();
-      work.next();
     }
   } else {
     give_registers<Shape::producer_registers>();
     if (warp == 4 * Shape::consumers) {
       wait_for_kernel_before();  // which prepared the weights
       if (lane == 0)
-        wgmma_bring_weights<Layer, Tile>(first_work(), reinterpret_cast<const unsigned char*>(weight), shared,
-                                         weight_barriers);
+        wgmma_bring_weights<Layer, Tile>(first_work(), shared, weight_barriers,
+                                         reinterpret_cast<const unsigned char*>(weight));
     } else {
       if (Tile::prepared_inputs) wait_for_kernel_before();
-      WgmmaProducer<Layer, Tile>::run(first_work(), thread - 32 * (4 * Shape::consumers + 1), shared, input_barriers, x,
-                                      batch, input_depth, input_height, input_width);
+      const int loader = thread - 32 * (4 * Shape::consumers + 1);
+      wgmma_bring_inputs<Layer, Tile>(first_work(), loader, shared, input_barriers, x, batch, input_depth, input_height,
+                                      input_width);
     }
   }
 }
