@@ -213,10 +213,10 @@ def test_the_text_of_any_kernel_tells_its_launch(name: str) -> None:
     instance = INSTANCES[name]
     kernel, problem = instance.kernel, instance.problem
     beside = next(i.kernel for i in INSTANCES.values() if i.kernel.family == kernel.family and i.kernel != kernel)
-    shared, texts = cuda_texts([Written(beside, "conv_other"), Written(kernel, "conv_it")])
+    texts = cuda_texts([Written(beside, "conv_other"), Written(kernel, "conv_it")])
     cut = cut_of(
         SimpleNamespace(family=kernel.family, name="conv_it", weight_bytes=FAMILIES[kernel.family].preparing_threads),
-        {k: shared + v for k, v in texts.items()},
+        texts,
     )
     expected = FAMILIES[kernel.family].plan_with(problem, kernel, GPU)
     how = told(cut, problem, GPU.multiprocessors, ask)
@@ -239,7 +239,7 @@ def test_too_long_an_axis(file: Namespace) -> None:
 def test_too_many_blocks_are_refused() -> None:
     layer = Layer(2, 1024, 1024, (1, 3, 3), precision="fp32")
     kernel = Kernel("direct", layer, default_tile(layer))
-    _, texts = cuda_texts([Written(kernel, "conv_it")])
+    texts = cuda_texts([Written(kernel, "conv_it")])
     cut = cut_of(SimpleNamespace(family="direct", name="conv_it", weight_bytes=0), texts)
     assert isinstance(cut, Cut) and cut.kernel == "conv_it"
     with pytest.raises(ValueError, match="conv_it would need more blocks than a grid has"):

@@ -27,40 +27,27 @@ class Written(NamedTuple):
     name: str
 
 
-def cuda_texts(kernels: Sequence[Written]) -> tuple[str, dict[str, str]]:
-    """What families share, and the text of each: its templates, a section for each kernel, and what launches them.
-
-    A family's text stands behind the shared one, which is empty where there is one family: then all is the family's.
-    """
-    if not kernels:
-        return "", {}
-    if _evaluates(kernels):
-        family = kernels[0].kernel.family
-        return "", {family: f"{_sectioned(whole(kernels), kernels)}\n{_host(family, kernels)}"}
-    headers = kernel_texts([each.kernel for each in kernels], "")
-    shared = headers.pop(PRIMITIVES)
-    one = len(headers) == 1
-    texts = {
-        family: source.in_namespace([shared, text] if one else [text])
-        + "".join(section(each) for each in kernels if each.kernel.family == family)
-        + f"\n{_host(family, [each for each in kernels if each.kernel.family == family])}"
-        for family, text in headers.items()
-    }
-    return ("" if one else source.in_namespace([shared])), texts
+def cuda_texts(kernels: Sequence[Written]) -> dict[str, str]:
+    """The text of each family: its templates, a section for each kernel, and what launches them."""
+    texts = {}
+    for family in sorted({each.kernel.family for each in kernels}):
+        own = [each for each in kernels if each.kernel.family == family]
+        text = _sectioned(whole(own), own) if _evaluates(own) else _folded(own)
+        texts[family] = f"{text}\n{_host(family, own)}"
+    return texts
 
 
 def _evaluates(kernels: Sequence[Written]) -> bool:
-    """Whether the headers are evaluated for these kernels, rather than folded.
+    """Whether the headers are evaluated for these kernels of a family, rather than folded.
 
-    So far they are for kernels on CUDA cores in one type, where a file has no others, and no programs behind layers.
-    Not in float64: there evaluated texts take up to 16 registers more than the library's.
+    Not for those on CUDA cores in float64: there evaluated texts take up to 16 registers more than the library's.
     """
-    precisions = {each.kernel.layer.precision for each in kernels}
-    return (
-        len(precisions) == 1
-        and precisions != {"fp64"}
-        and all(each.kernel.family == "direct" and not each.kernel.layer.tail for each in kernels)
-    )
+    return not any(each.kernel.family == "direct" and each.kernel.layer.precision == "fp64" for each in kernels)
+
+
+def _folded(kernels: Sequence[Written]) -> str:
+    headers = kernel_texts([each.kernel for each in kernels], "")
+    return source.in_namespace(headers.values()) + "".join(map(section, kernels))
 
 
 def _sectioned(text: str, kernels: Sequence[Written]) -> str:

@@ -199,14 +199,14 @@ def generate(
     planned = [layer for layer in layers if not layer.left]
     recorded = _recorded(planned)
     kernels = [each.written for of_layer in recorded.values() for each in of_layer]
-    shared, texts = cuda_texts(kernels)
+    texts = cuda_texts(kernels)
     programs = list(dict.fromkeys(each.kernel.layer.tail for each in kernels if each.kernel.layer.tail))
     places = _places(kernels)
     entries = [_entry(layer, of_layer, places) for layer, of_layer in recorded.items()]
     runtime = _filled(
         {
             'ELSEWHERE = "pytorch"\n': f'ELSEWHERE = "{elsewhere}"\n',
-            "_CUDA = {}\n": _cuda(shared, texts),
+            "_CUDA = {}\n": _cuda(texts),
             "_RECORDED = {}\n": _dict_of("_RECORDED", entries),
             "_PROGRAMS = {}\n": _dict_of("_PROGRAMS", list(map(_program, programs))),
             "_CALLS = {}\n": _dict_of(
@@ -449,11 +449,9 @@ def _layer(layer: Layer) -> str:
     return f"_Layer({channels}, {axes}, {layer.groups}, {layer.bias}, torch.{layer.dtype})"
 
 
-def _cuda(shared: str, texts: Mapping[str, str]) -> str:
+def _cuda(texts: Mapping[str, str]) -> str:
     """The text of each family as a piece of Python."""
-    before = f'_SHARED = r"""\n{shared}"""\n\n' if shared else ""
-    after = "_SHARED + " if shared else ""
-    return before + _dict_of("_CUDA", [f'"{family}": {after}r"""\n{text}"""' for family, text in texts.items()])
+    return _dict_of("_CUDA", [f'"{family}": r"""\n{text}"""' for family, text in texts.items()])
 
 
 def _program(text: str) -> str:

@@ -195,14 +195,14 @@ def launch_name(name: str) -> str:
 
 def launch_function(kernel: Kernel[Any], name: str, template: str) -> str:
     """That function, by a template of the kernel's family. What it calls `wide_index` its kernel cannot launch."""
+    lines = [f"return {template}(sizes);"]
+    if kernel.wide_index:
+        lines = [
+            f"Launch launch = {template}(sizes);",
+            "launch.wide_index = false;  // its offsets reach",
+            "return launch;",
+        ]
     head = f"TCONV_CONSTANT Launch {launch_name(name)}(const Sizes& sizes) {{"
-    if not kernel.wide_index:
-        return f"{head} return {template}(sizes); }}\n"
-    lines = [
-        f"Launch launch = {template}(sizes);",
-        "launch.wide_index = false;  // its offsets reach",
-        "return launch;",
-    ]
     return f"{head}\n" + "".join(f"  {line}\n" for line in lines) + "}\n"
 
 

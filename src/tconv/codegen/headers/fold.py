@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,6 +18,18 @@ _FUNCTIONS = ("function_definition", "lambda_expression")
 _LAST_RETURN = re.compile(r"\n *return;\s*$")
 #: What may lose its parentheses.
 _SIMPLE = ("identifier", "number_literal", "qualified_identifier", "field_expression", "call_expression")
+#: The methods that make the text of a type of nodes.
+_MADE = {
+    "if_statement": "_if",
+    "conditional_expression": "_conditional",
+    "binary_expression": "_binary",
+    "unary_expression": "_unary",
+    "parenthesized_expression": "_parenthesized",
+    "dependent_type": "_choice",
+    "compound_statement": "_compound",
+    "for_statement": "_loop",
+    "comment": "_unrolled",
+}
 _ENDS = ("return_statement", "break_statement", "continue_statement")
 
 
@@ -45,29 +58,26 @@ class Folding:
         return self._made[key][0]
 
     def _make(self, node: Node, scope: Any) -> str:
-        if node.type in _FUNCTIONS:
+        kind = node.type
+        if kind in _FUNCTIONS:
             scope = scope_of_function(node, scope)
-        elif node.type in STRUCTS and node.child_by_field_name("body") is not None:
+        elif kind in STRUCTS and node.child_by_field_name("body") is not None:
             scope = scope_of_struct(node, scope)
-        made = {
-            "if_statement": self._if,
-            "conditional_expression": self._conditional,
-            "binary_expression": self._binary,
-            "unary_expression": self._unary,
-            "parenthesized_expression": self._parenthesized,
-            "dependent_type": self._choice,
-            "compound_statement": self._compound,
-            "for_statement": self._loop,
-            "comment": self._unrolled,
-        }.get(node.type)
-        if node.type == "static_assert_declaration":
+        elif kind == "static_assert_declaration":
             return ""  # it held when the kernels were compiled
-        return self._parts(node, scope) if made is None else made(node, scope)
+        made: Callable[[Node, Any], str] = getattr(self, _MADE.get(kind, "_parts"))
+        return made(node, scope)
 
     def _parts(self, node: Node, scope: Any) -> str:
-        parts, at = [], node.start_byte
-        for child in node.children:
-            parts += [self.text.between(at, child.start_byte), self.of(child, scope)]
+        children = node.children
+        if not children:
+            return self.text.of(node)
+        parts, at, text = [], node.start_byte, self.text.bytes
+        for child in children:
+            start = child.start_byte
+            if start > at:
+                parts.append(text[at:start].decode())
+            parts.append(self.of(child, scope))
             at = child.end_byte
         return "".join(parts) + self.text.between(at, node.end_byte)
 

@@ -35,6 +35,21 @@ _FORMULA = re.compile(r"[\s\w()+\-*/%]+")
 #: Axes, those of inputs last: the constants of one are the others' where they are the same.
 _AXES = ("Width", "Height", "Depth", "WidthShifts", "HeightShifts", "DepthShifts")
 _ELEMENTS = {"float", "double", "Half", "BFloat16"}
+#: The methods that make the text of a type of nodes, where it is another than in other foldings.
+_MADE = {
+    "qualified_identifier": "_qualified",
+    "type_identifier": "_type_name",
+    "identifier": "_name",
+    "template_type": "_template",
+    "template_function": "_template",
+    "dependent_type": "_dependent",
+    "call_expression": "_call",
+    "alias_declaration": "_alias",
+    "template_declaration": "_definition",
+    "sizeof_expression": "_call",
+    "using_declaration": "_as_it_is",
+    "comment": "_unrolling",
+}
 
 Scopes = tuple[Scope, ...]
 
@@ -69,14 +84,22 @@ class Kernels:
 
     Args:
         worlds: the headers with the structs of each kernel.
-        names: of the kernels: their structs are ``NAME_layer``, ``NAME_tile`` and, with a program, ``NAME_program``.
+        names: of the kernels: their structs are ``NAME_layer`` and ``NAME_tile``.
+        programs: the functors of their programs, without a name where a kernel has none.
         shape: the struct of the family's constants.
     """
 
-    def __init__(self, worlds: Sequence[World], names: Sequence[str], shape: str, texts: Sequence[Text]) -> None:
+    def __init__(
+        self,
+        worlds: Sequence[World],
+        names: Sequence[str],
+        programs: Sequence[str],
+        shape: str,
+        texts: Sequence[Text],
+    ) -> None:
         self.worlds, self.names, self.family = worlds, names, shape.removesuffix("Shape").lower()
         self._texts = {text.root.id: text for text in texts}
-        self.scopes: Scopes = tuple(_bound(world, name) for world, name in zip(worlds, names, strict=True))
+        self.scopes: Scopes = tuple(map(_bound, worlds, names, programs))
         self.constants: dict[str, Constant] = {}
         self.differing: dict[str, tuple[Value, ...]] = {}
         self.wide: set[str] = set()  # of those that differ, the ones of 64 bits
@@ -164,13 +187,12 @@ class Kernels:
         return len({scope.names[name] for scope in self.scopes}) == 1
 
 
-def _bound(world: World, name: str) -> Scope:
+def _bound(world: World, name: str, program: str) -> Scope:
     """The scope in which the parameters of a kernel's templates stand for the kernel."""
     layer, tile = world.named(f"{name}_layer"), world.named(f"{name}_tile")
     assert isinstance(layer, Type) and isinstance(tile, Type)
     scope = Scope(world.scope, {"Layer": layer, "Tile": tile})
-    program = world.scope.names.get(f"{name}_program")
-    scope.names["Program"] = Type(f"{name}_program") if program is not None else Type("Identity")
+    scope.names["Program"] = world.instance(program, layer) if program else world.named("Identity")
     element = world.member(layer, "Element")
     total = world.member(world.instance("AccumulatorOf", element), "type")
     if tile.members is not None and "Box" in tile.members.names:
@@ -205,20 +227,6 @@ class Resolving(Folding):
 
     def _make(self, node: Node, scope: Any) -> str:
         scopes: Scopes = scope or self.kernels.scopes
-        made = {
-            "qualified_identifier": self._qualified,
-            "type_identifier": self._type_name,
-            "identifier": self._name,
-            "template_type": self._template,
-            "template_function": self._template,
-            "dependent_type": self._dependent,
-            "call_expression": self._call,
-            "alias_declaration": self._alias,
-            "template_declaration": self._definition,
-            "sizeof_expression": self._call,
-            "using_declaration": lambda node, _: self.text.of(node),
-            "comment": self._unrolling,
-        }.get(node.type)
         if node.type in _FUNCTIONS:
             inside = tuple(map(lambda outer: self._inside(node, outer), scopes))
             if node.type == "function_definition":
@@ -226,9 +234,13 @@ class Resolving(Folding):
             return self._parts(node, inside)
         if node.type in STRUCTS and node.child_by_field_name("body") is not None:
             return self._struct(node, scopes)
-        if made is not None:
+        if node.type in _MADE:
+            made: Callable[[Node, Any], str] = getattr(self, _MADE[node.type])
             return made(node, scopes)
         return super()._make(node, scopes)
+
+    def _as_it_is(self, node: Node, scopes: Scopes) -> str:
+        return self.text.of(node)
 
     def _inside(self, node: Node, outer: Scope) -> Scope:
         scope = scope_of_function(node, outer)
@@ -239,7 +251,7 @@ class Resolving(Folding):
         around = node.parent
         if around is not None and around.type == "template_declaration":
             for name in parameters_of(around):
-                if name not in OF_KERNEL + OF_LAYER:
+                if name not in OF_KERNEL and not (name in OF_LAYER and self.kernels.agreed(name)):
                     scope.names[name] = None
 
     def _unrolling(self, node: Node, scopes: Scopes) -> str:
@@ -400,7 +412,10 @@ class Resolving(Folding):
             made = self._member(owners, words(name), scopes)
             if made is not None:
                 return made
-        shown = self.kernels.shown_type(owners)
+        shown, of = self.kernels.shown_type(owners), field(node, "scope")
+        if shown is None and of.type == "namespace_identifier" and not owners[0].nested:
+            self.kernels.differing[words(of)] = owners
+            shown = f"{KERNEL}::{words(of)}"
         return f"{shown}::{self.of(name, scopes)}" if shown is not None else self._parts(node, scopes)
 
     def _member(self, owners: tuple[Type, ...], name: str, scopes: Scopes) -> str | None:
@@ -526,6 +541,10 @@ class Resolving(Folding):
                 if called is not None:
                     return called + self.of(field(node, "arguments"), scopes)
         if function is not None and function.type == "identifier":
+            types = self.kernels.each(lambda world, scope: world.type(function, scope), scopes)
+            if types is not None:  # a value of that type
+                shown = self._type_shown(types, words(function), self.text.of(function))
+                return shown + self.of(field(node, "arguments"), scopes)
             around = self._owners(words(function), scopes)
             called = None if around is None else self._static(around, words(function))
             if called is not None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 
 from tree_sitter import Node
@@ -11,6 +13,7 @@ from tree_sitter import Node
 from tconv.codegen.headers.evaluate import Scope, Unknown, World, does_something, scope_of_function, scope_of_struct
 from tconv.codegen.headers.fold import Folding, declared, leaves_round, moved
 from tconv.codegen.headers.syntax import STRUCTS, Text, declared_name, field, walk, words
+from tconv.codegen.headers.syntax import parsed as parsed_text
 
 Edit = tuple[int, int, str]
 _FUNCTIONS = ("function_definition", "lambda_expression")
@@ -32,6 +35,8 @@ _APART = (
 _MOST_LINES = 40
 #: Of variables: ``Type name(argument)`` is a declaration of a function to the grammar, and the argument a type.
 _NAMES = ("identifier", "type_identifier")
+#: A definition that may have constants of other definitions: no function that runs in a kernel.
+_CONSTANTS = re.compile(r"(?!(?:template <[^\n]*>\s+)?(?:TCONV_DEVICE|extern|//))")
 _LITERAL = re.compile(r"-?\d+|true|false")
 
 
@@ -69,8 +74,23 @@ class Simplifying(Folding):
     def __init__(self, text: Text) -> None:
         super().__init__(text, _Known(World([text.root])))  # type: ignore[arg-type]
 
-    def whole(self) -> str:
-        return self.of(self.text.root, None)
+    def whole(self, known: dict[tuple[str, str], str] | None = None) -> str:
+        """All of the text.
+
+        Args:
+            known: what was made of definitions, by the constants beside them and their text: it grows.
+        """
+        known = {} if known is None else known
+        parts = self.text.root.children
+        constants = "".join(text for text in map(self.text.of, parts) if _CONSTANTS.match(text))
+        made, at = [], 0
+        for part in parts:
+            key = constants, self.text.of(part)
+            if key not in known:
+                known[key] = self.of(part, None)
+            made += [self.text.between(at, part.start_byte), known[key]]
+            at = part.end_byte
+        return "".join(made) + self.text.between(at, len(self.text.bytes))
 
     def _make(self, node: Node, scope: Any) -> str:
         scope = scope or self.constants.world.scope  # type: ignore[attr-defined]
@@ -272,13 +292,22 @@ def _scope_with_variables(function: Node, outer: Scope) -> Scope:
 # ---- names that stand for others -------------------------------------------------------------------------------------
 
 
-def without_other_names(text: str) -> str:
-    """`text` without constants of functions that are literals, or other names for variables that do not change."""
-    parsed = Text(text)
+def without_other_names(text: str, settled: set[str] | None = None) -> str:
+    """`text` without constants of functions that are literals, or other names for variables that do not change.
+
+    Args:
+        settled: the texts of functions that have none: it grows.
+    """
+    parsed = parsed_text(text)
+    settled = set() if settled is None else settled
     edits: list[Edit] = []
-    for function in walk(parsed.root):
-        if function.type == "function_definition":
-            edits += _renamed(parsed, function)
+    for function in parsed.all("function_definition"):
+        own = parsed.of(function)
+        if own not in settled:
+            renamed = list(_renamed(parsed, function))
+            edits += renamed
+            if not renamed:
+                settled.add(own)
     return edited(text, edits)
 
 
@@ -376,8 +405,8 @@ class _Function:
 
 def _functions(parsed: Text) -> dict[str, list[_Function]]:
     found: dict[str, list[_Function]] = {}
-    for node in walk(parsed.root):
-        if node.type == "function_definition" and node.child_by_field_name("body") is not None:
+    for node in parsed.all("function_definition"):
+        if node.child_by_field_name("body") is not None:
             if field(node, "declarator").type == "operator_cast" or "operator" in words(field(node, "declarator")):
                 continue
             function = _Function(parsed, node)
@@ -387,11 +416,10 @@ def _functions(parsed: Text) -> dict[str, list[_Function]]:
 
 def _calls(parsed: Text) -> dict[str, list[Node]]:
     found: dict[str, list[Node]] = {}
-    for node in walk(parsed.root):
-        if node.type == "call_expression":
-            name = _called(field(node, "function"))
-            if name:
-                found.setdefault(name, []).append(node)
+    for node in parsed.all("call_expression"):
+        name = _called(field(node, "function"))
+        if name:
+            found.setdefault(name, []).append(node)
     return found
 
 
@@ -414,7 +442,7 @@ def _simple(node: Node) -> bool:
 
 def with_expressions(text: str, kept: frozenset[str]) -> str:
     """`text` with functions that return one expression written out, where they are called once or say no more."""
-    parsed = Text(text)
+    parsed = parsed_text(text)
     functions, calls = _functions(parsed), _calls(parsed)
     edits: list[Edit] = []
     for name, definitions in functions.items():
@@ -440,15 +468,21 @@ def with_expressions(text: str, kept: frozenset[str]) -> str:
 
 
 def _word_count(text: str, name: str) -> int:
-    return len(re.findall(rf"\b{name}\b", re.sub(r"//[^\n]*", "", text)))
+    return _word_counts(text)[name]
+
+
+@lru_cache(maxsize=2)
+def _word_counts(text: str) -> Counter[str]:
+    return Counter(re.findall(r"\w+", re.sub(r"//[^\n]*", "", text)))
 
 
 def _template_names(function: _Function) -> set[str]:
-    listed = field(function.whole, "parameters").named_children
-    return {
-        declared_name(e.child_by_field_name("declarator") or e.child_by_field_name("name") or e.named_children[-1])
-        for e in listed
-    }
+    return set(map(_template_name, field(function.whole, "parameters").named_children))
+
+
+def _template_name(parameter: Node) -> str:
+    of = parameter.child_by_field_name("declarator") or parameter.child_by_field_name("name")
+    return declared_name(of or parameter.named_children[-1]) if parameter.named_children else ""
 
 
 def _words_of(node: Node) -> set[str]:
@@ -525,7 +559,7 @@ def _members(function: _Function) -> set[str]:
 
 def with_bodies(text: str, kept: frozenset[str]) -> str:
     """`text` with the body of a function that is called once, as a statement, in place of the call."""
-    parsed = Text(text)
+    parsed = parsed_text(text)
     functions, calls = _functions(parsed), _calls(parsed)
     for name, definitions in functions.items():
         if len(definitions) != 1 or len(calls.get(name, ())) != 1 or name in kept:
@@ -539,7 +573,7 @@ def with_bodies(text: str, kept: frozenset[str]) -> str:
             or _within(call, function.node)
         ):
             continue
-        if function.templated and _template_names(function) - {"Kernel"}:
+        if function.templated and (_template_names(function) - {"Kernel"} or not _is_of_kernel(call)):
             continue
         if _lines(function.body) > _MOST_LINES and not _is_all(call):
             continue
@@ -548,6 +582,11 @@ def with_bodies(text: str, kept: frozenset[str]) -> str:
             start, end = _extent(text, function.whole)
             return edited(text, [made, (start, end, "")])
     return text
+
+
+def _is_of_kernel(call: Node) -> bool:
+    """Whether a template is called for the kernel that its caller is for."""
+    return words(field(call, "function")).endswith("<Kernel>")
 
 
 def _lines(node: Node) -> int:
@@ -691,7 +730,7 @@ def _in_loop(node: Node, outer: Node) -> bool:
 
 def without_unused_parameters(text: str, kept: frozenset[str]) -> str:
     """`text` whose functions have no parameters that they do not use."""
-    parsed = Text(text)
+    parsed = parsed_text(text)
     functions, calls = _functions(parsed), _calls(parsed)
     edits: list[Edit] = []
     for name, definitions in functions.items():
@@ -714,12 +753,38 @@ def without_unused_parameters(text: str, kept: frozenset[str]) -> str:
         given = [field(c, "arguments").named_children for c in calls[name]]
         if any(does_something(arguments[n]) for arguments in given for n in unused if n < len(arguments)):
             continue
+        if function.templated:
+            head = _deduced(parsed, function, unused, calls[name])
+            if head is None:
+                continue
+            edits.append(head)
         for items in [function.parameters, *given]:
             if not items:
                 continue
             left = ", ".join(parsed.of(each) for n, each in enumerate(items) if n not in unused)
             edits.append((items[0].start_byte, items[-1].end_byte, left))
     return edited(text, edits)
+
+
+def _deduced(parsed: Text, function: _Function, unused: Sequence[int], calls: Sequence[Node]) -> Edit | None:
+    """The parameters of a template whose function loses some of its own; None where it could not be called then."""
+    listed = field(function.whole, "parameters")
+    items, names = listed.named_children, [_template_name(each) for each in listed.named_children]
+    left = {word for n, each in enumerate(function.parameters) if n not in unused for word in _names_in(each)}
+    lost = {word for n in unused for word in _names_in(function.parameters[n])} & set(names) - left
+    needed = set(re.findall(r"\w+", function.returns)) | _words_of(function.node)
+    explicit = any("template" in field(call, "function").type or "<" in words(field(call, "function")) for call in calls)
+    if lost & needed or (lost and explicit):
+        return None
+    kept = ", ".join(parsed.of(item) for item, name in zip(items, names, strict=True) if name not in lost)
+    behind = parsed.bytes[listed.end_byte :]
+    if kept:
+        return listed.start_byte, listed.end_byte, f"<{kept}>"
+    return function.whole.start_byte, listed.end_byte + len(behind) - len(behind.lstrip()), ""
+
+
+def _names_in(node: Node) -> set[str]:
+    return set(re.findall(r"\w+", words(node)))
 
 
 def _least(function: _Function) -> int:
@@ -729,12 +794,11 @@ def _least(function: _Function) -> int:
 
 def with_one_argument(text: str, kept: frozenset[str]) -> str:
     """`text` whose functions have no template parameters for values that are the same in all calls."""
-    parsed = Text(text)
+    parsed = parsed_text(text)
     functions = _functions(parsed)
     uses: dict[str, list[Node]] = {}
-    for node in walk(parsed.root):
-        if node.type in ("template_function", "template_method"):
-            uses.setdefault(words(field(node, "name")), []).append(node)
+    for node in parsed.all("template_function", "template_method"):
+        uses.setdefault(words(field(node, "name")), []).append(node)
     for name, nodes in uses.items():
         definitions = functions.get(name, [])
         if (
@@ -808,18 +872,21 @@ def without_single_structs(text: str) -> str:
 
 def without_single_places(text: str) -> str:
     """`text` whose local arrays have no sizes of one that are always asked for their first place."""
-    parsed = Text(text)
-    for function in walk(parsed.root):
-        if function.type != "function_definition":
-            continue
-        for declaration in walk(function):
-            if declaration.type != "declaration":
-                continue
-            for declarator in declaration.children_by_field_name("declarator"):
-                edits = _narrowed(parsed, function, declarator)
-                if edits:
-                    return edited(text, edits)
+    parsed = parsed_text(text)
+    for declaration in parsed.all("declaration"):
+        function = _function_around(declaration)
+        for declarator in declaration.children_by_field_name("declarator") if function is not None else ():
+            edits = _narrowed(parsed, function, declarator)
+            if edits:
+                return edited(text, edits)
     return text
+
+
+def _function_around(node: Node) -> Node | None:
+    around = node.parent
+    while around is not None and around.type != "function_definition":
+        around = around.parent
+    return around
 
 
 def _narrowed(parsed: Text, function: Node, declarator: Node) -> list[Edit]:

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from tree_sitter import Node
 
 from tconv.codegen.headers.syntax import STRUCTS, Text, declared_name, field, walk
+from tconv.codegen.headers.syntax import parsed as parsed_text
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
+_VARIABLE = re.compile(r"(?<![.\w])(?<!->)[A-Za-z_]\w*")
 _QUALIFIED = re.compile(r"(?:\.|->|::)\s*(?:template )?([A-Za-z_]\w*)")
 _COMMENT = re.compile(r"//[^\n]*")
 #: What is left of a condition of the preprocessor when nothing is left in it, with the comment above.
@@ -35,6 +37,11 @@ def swept(texts: Sequence[str], user: str) -> list[str]:
 
 def _words(text: str) -> list[str]:
     return _WORD.findall(_COMMENT.sub("", text))
+
+
+def _variables(text: str) -> list[str]:
+    """Words that are no members' names."""
+    return _VARIABLE.findall(_COMMENT.sub("", text))
 
 
 @dataclass(frozen=True)
@@ -64,7 +71,7 @@ class _Item:
 
 def _without_unused(text: str, mentioned: _Mentions, settled: set[str]) -> str:
     """`text` without some of what nothing mentions; definitions whose locals are all used come to be `settled`."""
-    parsed = Text(text)
+    parsed = parsed_text(text)
     top = list(_items(parsed, parsed.root))
     # What defines a name at the top does not use it: other definitions of it are specializations.
     own: Counter[str] = Counter()
@@ -153,7 +160,7 @@ def _unused_locals(text: Text, node: Node) -> Iterator[_Item]:
                 continue
             block = _block_of(each)
             if block.id not in blocks:
-                blocks[block.id] = Counter(_words(text.of(block)))
+                blocks[block.id] = Counter(_variables(text.of(block)))
             mentioned = blocks[block.id]
             if each.type == "declaration" and (_CONSTANT.match(text.of(each)) or _only_declares(each)):
                 yield from _of_declaration(text, each, mentioned)
@@ -198,7 +205,7 @@ def _of_declaration(text: Text, member: Node, mentioned: Counter[str]) -> Iterat
 
 
 def _count(text: str, name: str) -> int:
-    return Counter(_words(text))[name]
+    return Counter(_variables(text))[name]
 
 
 def _removed(text: Text, cut: Sequence[_Item]) -> str:

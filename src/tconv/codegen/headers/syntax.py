@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, lru_cache
 
 import tree_sitter
 import tree_sitter_cpp
@@ -37,6 +37,19 @@ class Text:
         self.bytes = text.encode()
         understood = _UNKNOWN_WORDS.sub(lambda match: _UNKNOWN[match[0]], text)
         self.root = _parser().parse(understood.encode()).root_node
+        self._found: dict[str, list[Node]] | None = None
+
+    def all(self, *types: str) -> list[Node]:
+        """The nodes of some types, in their order."""
+        if self._found is None:
+            self._found = {}
+            for node in walk(self.root):
+                if node.is_named:
+                    self._found.setdefault(node.type, []).append(node)
+        if len(types) == 1:
+            return self._found.get(types[0], [])
+        found = [node for type_ in types for node in self._found.get(type_, ())]
+        return sorted(found, key=lambda node: (node.start_byte, -node.end_byte))
 
     def of(self, node: Node) -> str:
         """The text of a node."""
@@ -44,6 +57,12 @@ class Text:
 
     def between(self, start: int, end: int) -> str:
         return self.bytes[start:end].decode()
+
+
+@lru_cache(maxsize=4)
+def parsed(text: str) -> Text:
+    """A text as `Text`, kept for those who ask for the same one after the other."""
+    return Text(text)
 
 
 def expression(text: str) -> tuple[Text, Node]:

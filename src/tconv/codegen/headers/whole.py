@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from tconv.codegen.headers.evaluate import Type, World
@@ -23,13 +24,13 @@ from tconv.codegen.headers.simplify import (
     without_unused_parameters,
 )
 from tconv.codegen.headers.sweep import swept
-from tconv.codegen.headers.syntax import Text, declared_name, field, walk
+from tconv.codegen.headers.syntax import Text, declared_name, field, parsed, walk
 from tconv.kernels import source
 from tconv.planner import FAMILIES, Kernel
 from tconv.pointwise.functor import functor
 from tconv.pointwise.program import parse
 
-_PRIMITIVES = "primitives/"
+_PRIMITIVES, _EPILOGUE = "primitives/", "primitives/epilogue.cuh"
 _ABOUT_NOTHING = re.compile(r"\n\n(?://[^\n]*\n)+(?=\n)")
 _FIRST_COMMENT = re.compile(r"\A(//[^\n]*\n)+")
 _ARROW = "\N{RIGHTWARDS ARROW}"
@@ -42,8 +43,9 @@ _TEMPLATE = re.compile(r"template <([^<>]*)>(\s+)(?:(?:struct|class|using) (\w+)
 def resolved(kernels: Sequence[tuple[Kernel[Any], str]]) -> str:
     """The headers of kernels of one family, and their functions, with what is the same in all of them decided."""
     family = kernels[0][0].family
-    tailed = any(kernel.layer.tail for kernel, _ in kernels)
-    headers = source.header_texts([source.family_header(family), *[source.PROGRAMS] * tailed])
+    functors = _functors(kernels)
+    headers = source.header_texts([source.family_header(family), *[source.PROGRAMS] * bool(functors)])
+    epilogue = headers.pop(_EPILOGUE)  # it may have a functor as a member
     plain = [kernel for kernel, _ in kernels]
     primitives = listed(
         "\n".join(
@@ -58,9 +60,11 @@ def resolved(kernels: Sequence[tuple[Kernel[Any], str]]) -> str:
         for name, text in headers.items()
         if not name.startswith(_PRIMITIVES)
     ]
-    texts = [Text(text) for text in [primitives, *own]]
-    worlds = [World([text.root for text in [*texts, Text(_of_kernel(kernel, name))]]) for kernel, name in kernels]
-    common = Kernels(worlds, [name for _, name in kernels], FAMILIES[family].shape.__name__, texts)
+    texts = [Text(text) for text in [primitives, *functors.values(), _FIRST_COMMENT.sub("", epilogue), *own]]
+    layers = [Text(source.configuration(kernel, name).partition("\n")[2]) for kernel, name in kernels]
+    worlds = [World([text.root for text in [*texts, layer]]) for layer in layers]
+    programs = [_program_name(kernels, kernel) for kernel in plain]
+    common = Kernels(worlds, [name for _, name in kernels], programs, FAMILIES[family].shape.__name__, texts)
     made = [Resolving(text, common).of(text.root, common.scopes) for text in texts]
     constants = sorted((each for each in common.constants.values() if not each.alias), key=lambda each: each.place)
     lines = []
@@ -77,7 +81,8 @@ def resolved(kernels: Sequence[tuple[Kernel[Any], str]]) -> str:
     text += "\n" + "\n".join(_structs(kernels, common)) + "\n"
     text += "".join(_launch_function(kernel, name) for kernel, name in kernels) + "\n"
     text += "\n".join(
-        _functions(kernel, name, common.scopes[n].names["Element"]) for n, (kernel, name) in enumerate(kernels)
+        _functions(kernel, name, programs[n], common.scopes[n].names["Element"])
+        for n, (kernel, name) in enumerate(kernels)
     )
     return swept([without_kernel(text)], _asked(kernels))[0]
 
@@ -95,17 +100,8 @@ def whole(kernels: Sequence[tuple[Kernel[Any], str]]) -> str:
     Functions are those of `tconv.kernels.source.functions`: ``NAME``, ``NAME_weights``, ``NAME_inputs``. How a kernel
     is launched says the function of that `source.launch_name`, in ``tconv``.
     """
-    text = resolved(kernels)
-    asked, kept = _asked(kernels), _of_conditions(text)
-    while True:
-        text = _settled(text, asked, kept)
-        less = text
-        while less != (inlined := with_bodies(less, kept)):
-            less = inlined
-        less = without_unused_parameters(less, kept)
-        if less == text:
-            break
-        text = less
+    asked = _asked(kernels)
+    text = _simplified(resolved(kernels), asked)
     text = _BEFORE_PRAGMA.sub("\n", text)  # where a paragraph would begin
     text = used_paragraphs(text, asked + "\n" + text[text.index(_KERNELS) :])
     text = compact(filled(with_comments_filled(text))).lstrip("\n")
@@ -122,20 +118,49 @@ def _of_conditions(text: str) -> frozenset[str]:
     return frozenset(declared_name(field(function, "declarator")) for function in functions)
 
 
-def _settled(text: str, asked: str, kept: frozenset[str]) -> str:
-    while True:
-        less = without_other_names(Simplifying(Text(text)).whole())
+def _simplified(text: str, asked: str) -> str:
+    kept = _of_conditions(text)
+    known: dict[tuple[str, str], str] = {}  # by definition, what is made of it
+    settled: set[str] = set()
+
+    def simpler(text: str) -> str:
+        less = without_other_names(Simplifying(parsed(text)).whole(known), settled)
         less = with_one_argument(with_expressions(less, kept), kept)
         less = without_single_places(without_single_structs(less))
-        less = swept([less], asked)[0]
-        if less == text:
-            return text
+        return swept([less], asked)[0]
+
+    def shorter(text: str) -> str:
+        text = _until_same(simpler, text)
+        return without_unused_parameters(_until_same(partial(with_bodies, kept=kept), text), kept)
+
+    return _until_same(shorter, text)
+
+
+def _until_same(change: Callable[[str], str], text: str) -> str:
+    while (less := change(text)) != text:
         text = less
+    return text
 
 
-def _of_kernel(kernel: Kernel[Any], name: str) -> str:
-    text = source.configuration(kernel, name).partition("\n")[2]
-    return text + (functor(parse(kernel.layer.tail), f"{name}_program") if kernel.layer.tail else "")
+def _channels_last(kernel: Kernel[Any]) -> bool:
+    return bool(getattr(kernel.tile, "channels_last", 0))
+
+
+def _program_name(kernels: Sequence[tuple[Kernel[Any], str]], kernel: Kernel[Any]) -> str:
+    """The functor of a kernel's program: that of the first kernel which has the same; none where it has no program."""
+    wanted = kernel.layer.tail, _channels_last(kernel)
+    first = next(name for other, name in kernels if (other.layer.tail, _channels_last(other)) == wanted)
+    return f"{first}_program" if kernel.layer.tail else ""
+
+
+def _functors(kernels: Sequence[tuple[Kernel[Any], str]]) -> dict[str, str]:
+    """The functors of the programs of kernels, by their names."""
+    made = {}
+    for kernel, _ in kernels:
+        if name := _program_name(kernels, kernel):
+            text = functor(parse(kernel.layer.tail), name).replace("tconv::", "").replace(", bool channels_last>", ">")
+            made[name] = re.sub(r"\bchannels_last\b", str(_channels_last(kernel)).lower(), text)
+    return made
 
 
 def _structs(kernels: Sequence[tuple[Kernel[Any], str]], common: Kernels) -> list[str]:
@@ -165,11 +190,17 @@ def _launch_function(kernel: Kernel[Any], name: str) -> str:
     return source.launch_function(kernel, name, f"{kernel.family}_launch<{name}_layer>")
 
 
-def _functions(kernel: Kernel[Any], name: str, element: Type) -> str:
-    made = [source.function(kernel, name)]
+def _functions(kernel: Kernel[Any], name: str, program: str, element: Type) -> str:
+    behind = ("", "")
+    if program:
+        operands = [operand.name for operand in parse(kernel.layer.tail).operands]
+        behind = source.reads_and_program(operands, name, _channels_last(kernel))
+    made = [source.function(kernel, name, "", *behind)]
     made += [source.function(kernel, name, "_weights")] * source.prepares_weights(kernel.family)
     made += [source.function(kernel, name, "_inputs")] * source.prepares_inputs(kernel)
     text = "".join(made).replace(f"<{name}_layer, {name}_tile>", f"<{name}_layer>").replace("tconv::", "")
+    text = re.sub(rf"\b{name}_program<{name}_layer, \w+>", f"{program}<{name}_layer>", text)
+    text = re.sub(r"\bconst T\*", f"const {element.name}*", text)
     return text.replace(f"{name}_layer::Element", element.name)
 
 

@@ -96,22 +96,26 @@ TCONV_DEVICE BFloat16 from_accumulator<BFloat16>(float value) {
 }
 
 // Two numbers at once: from sm_80 on one instruction for two of 16 bits, PTX cvt.rn.f16x2.f32 and cvt.rn.bf16x2.f32.
-template <class Stored>
-TCONV_DEVICE void from_accumulators(typename AccumulatorOf<Stored>::type first,
-                                    typename AccumulatorOf<Stored>::type second, Stored (&two)[2]) {
-  two[0] = from_accumulator<Stored>(first), two[1] = from_accumulator<Stored>(second);
-}
+TCONV_DEVICE void from_accumulators(float first, float second, float (&two)[2]) { two[0] = first, two[1] = second; }
+TCONV_DEVICE void from_accumulators(double first, double second, double (&two)[2]) { two[0] = first, two[1] = second; }
+TCONV_DEVICE void from_accumulators(float first, float second, Half (&two)[2]) {
 #if __CUDA_ARCH__ >= 800
-#define TCONV_FROM_ACCUMULATORS(element, type)                                                              \
-  TCONV_DEVICE void from_accumulators(float first, float second, element(&two)[2]) {                        \
-    unsigned word;                                                                                          \
-    asm("cvt.rn." #type "x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));                       \
-    two[0].bits = static_cast<unsigned short>(word), two[1].bits = static_cast<unsigned short>(word >> 16); \
-  }
-TCONV_FROM_ACCUMULATORS(Half, f16)
-TCONV_FROM_ACCUMULATORS(BFloat16, bf16)
-#undef TCONV_FROM_ACCUMULATORS
+  unsigned word;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));
+  two[0].bits = static_cast<unsigned short>(word), two[1].bits = static_cast<unsigned short>(word >> 16);
+#else
+  two[0] = from_accumulator<Half>(first), two[1] = from_accumulator<Half>(second);
 #endif
+}
+TCONV_DEVICE void from_accumulators(float first, float second, BFloat16 (&two)[2]) {
+#if __CUDA_ARCH__ >= 800
+  unsigned word;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));
+  two[0].bits = static_cast<unsigned short>(word), two[1].bits = static_cast<unsigned short>(word >> 16);
+#else
+  two[0] = from_accumulator<BFloat16>(first), two[1] = from_accumulator<BFloat16>(second);
+#endif
+}
 
 TCONV_DEVICE float multiply_add(float a, float b, float c) { return fmaf(a, b, c); }
 TCONV_DEVICE double multiply_add(double a, double b, double c) { return fma(a, b, c); }

@@ -44,12 +44,12 @@ TCONV_DEVICE void read_samples(const Element* values_of_all, long long place, lo
 }
 
 // The smaller or the larger one, not-a-number if one of them is: torch.minimum, torch.maximum.
-template <class Sum>
-TCONV_DEVICE Sum minimum(Sum a, Sum b) {
+template <class Number>
+TCONV_DEVICE Number minimum(Number a, Number b) {
   return a < b || a != a ? a : b;
 }
-template <class Sum>
-TCONV_DEVICE Sum maximum(Sum a, Sum b) {
+template <class Number>
+TCONV_DEVICE Number maximum(Number a, Number b) {
   return a > b || a != a ? a : b;
 }
 #if __CUDA_ARCH__ >= 800
