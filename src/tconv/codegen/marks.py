@@ -23,6 +23,11 @@ def only(text: str, wanted: Mapping[str, bool]) -> str:
     )
 
 
+def marks(text: str) -> set[str]:
+    """What parts of `text` are about: ``where …``."""
+    return set(_MARK.findall(text))
+
+
 def unmarked(text: str) -> str:
     """`text` with all its parts, without the marks."""
     return _MARK.sub("", text)

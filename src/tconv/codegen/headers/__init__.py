@@ -13,6 +13,7 @@ from tconv.codegen.headers.listed import listed
 from tconv.codegen.headers.paragraphs import used_paragraphs
 from tconv.codegen.headers.sweep import swept
 from tconv.codegen.headers.syntax import Text
+from tconv.codegen.marks import unmarked
 from tconv.kernels.source import (
     PROGRAMS,
     Launched,
@@ -57,7 +58,7 @@ def kernel_texts(kernels: Sequence[Kernel[Any]], user: str) -> dict[str, str]:
     texts = {PRIMITIVES: listed(primitives, kernels)}
     for family in families:
         of_family = [
-            text if name == family_header(family) else _FIRST_COMMENT.sub("", text)
+            unmarked(text) if name == family_header(family) else _FIRST_COMMENT.sub("", text)
             for name, text in headers.items()
             if name.startswith(f"{family}/")
         ]

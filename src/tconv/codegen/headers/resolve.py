@@ -155,6 +155,16 @@ class Kernels:
         values = self.each(lambda world, scope: world.value(node, scope), scopes or self.scopes)
         return values[0] if values is not None and len(set(values)) == 1 else None
 
+    def holds(self, condition: str) -> bool:
+        """Whether an expression of constants is true for one of the kernels.
+
+        Raises:
+            Unknown: it has no value.
+        """
+        asked = Text(f"constexpr bool asked = {condition};").root.named_children[0]
+        node = field(field(asked, "declarator"), "value")
+        return any(world.value(node, scope) for world, scope in zip(self.worlds, self.scopes, strict=True))
+
     def role(self, owners: tuple[Type, ...]) -> tuple[int, str]:
         return self._roles.get(owners, (5, ""))
 

@@ -11,7 +11,7 @@ from tconv.codegen.headers.evaluate import Type, World
 from tconv.codegen.headers.layout import UNROLL, compact, filled, with_comments_filled
 from tconv.codegen.headers.listed import listed
 from tconv.codegen.headers.paragraphs import used_paragraphs
-from tconv.codegen.headers.resolve import KERNEL, Kernels, Resolving
+from tconv.codegen.headers.resolve import KERNEL, Kernels, Resolving, constant_name
 from tconv.codegen.headers.simplify import (
     Simplifying,
     edited,
@@ -25,6 +25,7 @@ from tconv.codegen.headers.simplify import (
 )
 from tconv.codegen.headers.sweep import swept
 from tconv.codegen.headers.syntax import Text, declared_name, field, parsed, walk
+from tconv.codegen.marks import marks, only
 from tconv.kernels import source
 from tconv.planner import FAMILIES, Kernel
 from tconv.pointwise.functor import functor
@@ -32,6 +33,8 @@ from tconv.pointwise.program import parse
 
 _PRIMITIVES, _EPILOGUE = "primitives/", "primitives/epilogue.cuh"
 _ABOUT_NOTHING = re.compile(r"\n\n(?://[^\n]*\n)+(?=\n)")
+#: What comments call by its name, and words in it.
+_CODE, _WORD = re.compile(r"`[^`\n]+`"), re.compile(r"\b[a-z]\w*")
 _FIRST_COMMENT = re.compile(r"\A(//[^\n]*\n)+")
 _ARROW = "\N{RIGHTWARDS ARROW}"
 _FIRST_MACRO = "#define TCONV_CONSTANT "
@@ -76,7 +79,8 @@ def resolved(kernels: Sequence[tuple[Kernel[Any], str]]) -> str:
     head = _FIRST_COMMENT.match(last)
     assert head is not None, "a family's header says what it computes"
     last = last[head.end() :]
-    text = "\n".join([head[0], *lines, "", first, *map("{}\n".format, common.functions.values()), *rest, last])
+    functions = map("{}\n".format, common.functions.values())
+    text = "\n".join([_said(head[0], common), *lines, "", first, *functions, *rest, last])
     text = _ABOUT_NOTHING.sub("\n\n", text)
     text += "\n" + "\n".join(_structs(kernels, common)) + "\n"
     text += "".join(_launch_function(kernel, name) for kernel, name in kernels) + "\n"
@@ -85,6 +89,17 @@ def resolved(kernels: Sequence[tuple[Kernel[Any], str]]) -> str:
         for n, (kernel, name) in enumerate(kernels)
     )
     return swept([without_kernel(text)], _asked(kernels))[0]
+
+
+def _said(head: str, common: Kernels) -> str:
+    """What a family's header says of these kernels, with constants by their names in the text."""
+    head = only(head, {mark: common.holds(mark.removeprefix("where ")) for mark in marks(head)})
+
+    def named(word: re.Match[str]) -> str:
+        name = constant_name("", word[0])
+        return name if name in common.constants else word[0]
+
+    return _CODE.sub(lambda code: _WORD.sub(named, code[0]), head)
 
 
 def _asked(kernels: Sequence[tuple[Kernel[Any], str]]) -> str:

@@ -6,49 +6,76 @@
 //
 // Positions and phases. A position is one (n, qd, qh, qw); each owns stride_d * stride_h * stride_w neighbouring
 // outputs, its phases. A warp owns a *run*: `columns * positions` neighbouring positions of one row, of 32 / `columns`
-// rows at once where maps are narrow. A block owns
-//   - `position_lanes` lanes' worth of runs,
-//   - `channels` output channels of one group,
-//   - all column phases that have taps (phase_lanes == 1), or some of them (phase_lanes == 32):
+// rows at once where maps are narrow. A block owns `position_lanes` lanes' worth of runs, and `channels` output
+// channels of one group.
+// ---- where !Shape::phases_on_lanes
 //
-//     phase_lanes == 1                                phase_lanes == 32 (large strides)
-//     lanes of a warp: neighbouring positions         lanes of a warp: 32 column phases of the same positions
-//     registers of a thread: every column phase,      registers of a thread: every 32nd column phase,
-//     every `columns`-th position of the run          every position of the run
+// It owns all column phases that have taps. Lanes of a warp are neighbouring positions. In its registers a thread has
+// every column phase of every `columns`-th position of the run:
 //
-//            q    q+1  q+2        lane = position            lane = phase
-//          |a b c|a b c|a b c|    x: coalesced               x: one address for the warp
-//           ^ one thread          weight: one address        weight: coalesced
+//            q    q+1  q+2        lane = position
+//          |a b c|a b c|a b c|    x: coalesced
+//           ^ one thread          weight: one address
+// ---- where !Shape::phases_on_lanes
+// ---- where Shape::phases_on_lanes
 //
-//   - one row phase (phase of depth and height) at a time, whose taps all its threads use together; or, *stacked*, one
-//     phase of depth at a time with all phases of height in registers, for `rows` neighbouring rows of positions:
+// It owns some of the column phases, as strides are large. Lanes of a warp are 32 column phases of the same positions.
+// In its registers a thread has every 32nd column phase of every position of the run:
 //
-//          |a b c|    `rows` = 2, height and width of stride 3: a thread's outputs of one position of a run. Each input
-//          |d e f|    is read once for all of them, weights are read once for both rows, and the rows of outputs are
-//          |g h i|    stored together.
+//            q    q+1  q+2        lane = phase
+//          |a b c|a b c|a b c|    x: one address for the warp
+//           ^ one thread          weight: coalesced
+// ---- where Shape::phases_on_lanes
+// ---- where !Shape::stacked
+//
+// It has one row phase (phase of depth and height) at a time, whose taps all its threads use together.
+// ---- where !Shape::stacked
+// ---- where Shape::stacked
+//
+// *Stacked*, it has one phase of depth at a time with all phases of height in registers, for `rows` neighbouring rows
+// of positions. With two rows, and height and width of stride 3, a thread's outputs of one position of a run are:
+//
+//          |a b c|
+//          |d e f|    Each input is read once for all of them, weights are read once for both rows, and the rows of
+//          |g h i|    outputs are stored together.
 //          |a b c|
 //          |d e f|
 //          |g h i|
+// ---- where Shape::stacked
+// ---- where Tile::splits > 1
 //
 // `splits` such sets of warps share the input channels; the first adds the others' sums to its own, in order.
+// ---- where Tile::splits > 1
 //
 // Several positions a thread let each weight from shared memory serve several products; several channels do the same
 // for inputs. Weights are staged in shared memory as [row tap][input channel][tap of the phase][column phase][output
-// channel]: what one thread multiplies an input with lies together. If all that a block needs fits, they are
-// *resident*: staged once, then the block walks over the grid's runs and, at each, over all row phases, so that
-// neighbouring rows are read and written together. Otherwise a block has one set of runs and one row phase, and stages
-// the row taps of a thread, `chunk_channels` input channels and `chunk_taps` taps a phase at a time.
+// channel]: what one thread multiplies an input with lies together.
+// ---- where Shape::resident
 //
-// Inputs are read through the L1 cache, with `ahead` one group of channels before they are used. Or the block's runs
-// form a *tile*, `warps_wide` of them side by side and the others below, inside one slab: then the block brings the
-// inputs of the tile with the rows and columns around it, `unroll * splits` channels at a time, to one of two stages in
-// shared memory while it multiplies those in the other. Places outside the input are 0 there.
+// All weights that a block needs fit, so they are *resident*: staged once. Then the block walks over the grid's runs
+// and, at each, over all row phases, so that neighbouring rows are read and written together.
+// ---- where Shape::resident
+// ---- where !Shape::resident
+//
+// A block has one set of runs and one row phase. It stages the row taps of a thread, `chunk_channels` input channels
+// and `chunk_taps` taps a phase at a time.
+// ---- where !Shape::resident
+// ---- where !Shape::tiled
+//
+// Inputs are read through the L1 cache.
+// ---- where !Shape::tiled
+// ---- where Shape::tiled
+//
+// The block's runs form a *tile*, `warps_wide` of them side by side and the others below, inside one slab. The block
+// brings the inputs of the tile with the rows and columns around it, `unroll` channels at a time for each set of warps,
+// to one of two stages in shared memory while it multiplies those in the other. Places outside the input are 0 there.
+// ---- where Shape::tiled
 //
 // Not-a-number: an input outside the map counts as 0, so an infinite or NaN *weight* also reaches the outputs at the
 // border whose tap would read there. Non-finite inputs reach exactly the outputs that depend on them.
 //
 // Sizes: one plane of a channel and the number of runs must stay below 2^31 unless wide_index; the rest is 64-bit.
-// Every axis must stay below 2^31 - stride - padding. Shared memory: DirectShape<Layer, Tile>::shared_bytes.
+// Every axis must stay below 2^31 - stride - padding.
 #pragma once
 #include "direct/launch.cuh"
 #include "direct/products.cuh"
