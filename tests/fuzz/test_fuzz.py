@@ -12,6 +12,7 @@ from random_cases import Case, random_unit
 from shrinking import as_python, shrink
 from workers import Worker
 
+from tconv.kernels.source import header_files
 from tconv.problem import Layer, Problem
 
 #: Of the problems that show planted mistakes; elsewhere the shard is the seed, so that each tree meets others.
@@ -24,11 +25,11 @@ UNITS_ON_GPU = range(3)
 
 #: One mistake each in what all families share: what stands in the kernels' text, and what is put in its place.
 MISTAKES = {
-    "shift without the dilation": ("static_cast<long long>(tap) * Dilation +", "static_cast<long long>(tap) +"),
+    "shift without the dilation": ("static_cast<long long>(tap) * dilation +", "static_cast<long long>(tap) +"),
     "phase without the modular inverse": ("if (inverse > 1) tap =", "if (false) tap ="),
     "last position forgotten": (
-        "(output_size - 1) / Stride + 1;",
-        "(output_size - 1) / Stride + (output_size < 2);",
+        "(output_size - 1) / stride + 1;",
+        "(output_size - 1) / stride + (output_size < 2);",
     ),
     "ties to even rounded away": ("rounding == Rounding::ties_away ? 0x1000u", "true ? 0x1000u"),
     "bfloat16 truncated": ("(bits + 0x7fffu + (bits >> 16 & 1u)) >> 16", "bits >> 16"),
@@ -72,6 +73,11 @@ def test_kept_cases_on_a_gpu():
     report, _ = on_gpu(kept_cases.KEPT)
     assert not wrong(report)
     assert report.ran == len(kept_cases.KEPT)
+
+
+def test_mistakes_are_of_the_kernels_text():
+    text = "".join(path.read_text(encoding="utf-8") for path in header_files().values())
+    assert {mistake: text.count(old) for mistake, (old, _) in MISTAKES.items()} == dict.fromkeys(MISTAKES, 1)
 
 
 @pytest.mark.rotates(10)

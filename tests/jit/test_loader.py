@@ -174,9 +174,9 @@ def test_what_is_launched(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     stream, config, kernel, *values = first
     assert (stream, kernel) == ("stream 0xa0", "kernel")
     assert (config.grid, config.block, config.shmem_size) == (plan.grid, plan.kernel.threads, plan.shared_bytes)
-    # x, weight, bias, y, batch, input and output (depth, height, width): (7-1)*2 - 2 + 3 and (9-1)*3 + 2
-    assert values == [100, 200, 300, 400, 5, 1, 7, 9, 1, 13, 26]
-    assert [type(value) for value in values[4:]] == [numpy.int32] * 7
+    # x, weight, bias, y, its channels, batch, input and output (depth, height, width): (7-1)*2 - 2 + 3 and (9-1)*3 + 2
+    assert values == [100, 200, 300, 400, 6, 5, 1, 7, 9, 1, 13, 26]
+    assert [type(value) for value in values[4:]] == [numpy.int32] * 8
     assert (second[0], second[1] is config, second[3:7]) == ("stream 0xb0", True, (101, 201, 0, 401))
     assert driver.streams_made == [0xA0, 0xB0]
 

@@ -420,7 +420,7 @@ MUTATIONS_OF_MMA = {
         "address",
     ),
     "columns of channels_last stored side by side": (
-        "* plane + offset) * channels +",
+        "* plane + offset) * y_channels +",
         "* plane + offset) +",
         "mma-2d-k3-s1-fp32-last",
         "plain",

@@ -66,7 +66,7 @@ def chosen_blocks_are_right(plan: Plan, text: str | None = None) -> bool:
             weight = torch.empty(plan.preparation.bytes // dtype.itemsize, dtype=dtype)
             of_weights = (plan.preparation.grid, plan.preparation.threads, 0, (weights.weight, weight))
             launches.append(Launch("tconv_kernel_weights", *of_weights))
-        sizes = (problem.batch, *problem.input_size, *problem.output_size)
+        sizes = (problem.y_channels, problem.batch, *problem.input_size, *problem.output_size)
         arguments = (x.tensor, weight, weights.bias, y.tensor, *sizes)
         launches += [
             Launch("tconv_kernel", plan.grid, plan.kernel.threads, plan.shared_bytes, arguments, range(n, n + 1))

@@ -34,7 +34,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[int, ...]]]:
     def load(options: Any) -> SimpleNamespace:
         def launch(*numbers: int) -> int:
             if numbers[6] == 0:
-                return min(numbers[8], 17) if options["name"] == "short" else numbers[8]
+                return min(numbers[9], 17) if options["name"] == "short" else numbers[9]
             noted.append((options["name"], numbers))
             return 209 if options["name"] == "broken" else 0
 
@@ -60,13 +60,13 @@ def test_a_launch_has_what_the_files_own_has(calls: list[tuple[str, tuple[int, .
     ((name, (place, stream, multiprocessors, *rest)),) = calls
     assert (name, place, stream, multiprocessors) == ("plain", 3, 99, 132)
     assert rest[:4] == given and rest[4] != 0, "memory for weights in their order"
-    assert rest[5:] == [2, 1, 4, 6, 1, 8, 12, read]
+    assert rest[5:] == [5, 2, 1, 4, 6, 1, 8, 12, read]
 
 
 def test_where_offsets_do_not_reach_slices_of_the_batch_are_launched(calls: list[tuple[str, tuple[int, ...]]]) -> None:
     x, weight, _, y, _ = run("short", batch=40)
     launches = [numbers for _, numbers in calls]
-    assert [numbers[8] for numbers in launches] == [16, 16, 8]
+    assert [numbers[9] for numbers in launches] == [16, 16, 8]
     assert [numbers[3] - x for numbers in launches] == [first * 3 * 4 * 6 * 4 for first in (0, 16, 32)]
     assert [numbers[6] - y for numbers in launches] == [first * 5 * 8 * 12 * 4 for first in (0, 16, 32)]
     assert {numbers[4] for numbers in launches} == {weight}
