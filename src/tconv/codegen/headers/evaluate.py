@@ -139,9 +139,9 @@ def _parameter(parameter: Node) -> str:
 
 
 def _define_template(node: Node, parameters: tuple[str, ...], scope: Scope) -> None:
-    if node.type == "function_definition":
-        declarator = child(node, "declarator")
-        name = declared_name(declarator)
+    declared = node.child_by_field_name("declarator")
+    if node.type == "function_definition" or (declared is not None and declared.type == "function_declarator"):
+        name = declared_name(child(node, "declarator"))
         if name and name not in scope.names:
             scope.names[name] = Function(parameters, node)
     elif node.type == "alias_declaration":

@@ -279,11 +279,7 @@ class Resolving(Folding):
             if kept and kept not in parameters:
                 parameters.append(kept)
         gap = self.text.between(field(node, "parameters").end_byte, inner.start_byte)
-        if (
-            not parameters_of(node)
-            and "template_function" in str(inner)
-            and f"{declared_name(field(inner, 'declarator'))}<" in made
-        ):
+        if not parameters_of(node) and _specializes(inner, made):
             parameters = [""]
         made += self.text.between(inner.end_byte, node.end_byte)
         return (f"template <{', '.join(parameters)}>{gap}" if parameters else "") + made
@@ -584,6 +580,13 @@ class Resolving(Folding):
             del self.kernels.functions[own]  # behind those that it calls
             self.kernels.functions[own] = f"{above}\ntemplate <class {KERNEL}>\n{made}".lstrip("\n")
         return f"{own}<{KERNEL}>"
+
+
+def _specializes(inner: Node, made: str) -> bool:
+    """Whether a definition is still what a template is for some arguments."""
+    if inner.type in STRUCTS:
+        return field(inner, "name").type == "template_type"
+    return "template_function" in str(inner) and f"{declared_name(field(inner, 'declarator'))}<" in made
 
 
 def _snake(name: str) -> str:

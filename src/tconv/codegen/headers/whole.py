@@ -7,6 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
+from tconv.codegen.headers.declarations import (
+    with_values_at_once,
+    without_unused_members,
+    without_unused_specializations,
+)
 from tconv.codegen.headers.evaluate import Type, World
 from tconv.codegen.headers.layout import UNROLL, compact, filled, with_comments_filled
 from tconv.codegen.headers.listed import listed
@@ -127,6 +132,7 @@ def _simplified(text: str, asked: str) -> str:
         less = without_other_names(Simplifying(parsed(text)).whole(known), settled)
         less = with_one_argument(with_expressions(less, kept), kept)
         less = without_single_places(without_single_structs(less))
+        less = without_unused_members(without_unused_specializations(with_values_at_once(less)))
         return swept([less], asked)[0]
 
     def shorter(text: str) -> str:
