@@ -79,14 +79,14 @@ def _line_of(text: str, node: Node) -> Edit:
 # ---- members ---------------------------------------------------------------------------------------------------------
 
 
-def without_unused_members(text: str) -> str:
-    """`text` without variables of structs that are given a value and never asked for it."""
+def without_unused_members(text: str, user: str = "") -> str:
+    """`text` without variables of structs that are given a value and that neither it nor `user` asks for it."""
     parsed = parsed_text(text)
     for struct in parsed.all(*STRUCTS):
         body, name = struct.child_by_field_name("body"), struct.child_by_field_name("name")
         if body is None or name is None or name.type == "template_type":
             continue
-        edits = _without_base(parsed, struct) or _without_member(parsed, struct, words(name))
+        edits = _without_base(parsed, struct) or _without_member(parsed, struct, words(name), user)
         if edits:
             return edited(text, edits)
     return text
@@ -120,7 +120,7 @@ def _is_member_of(struct: Node, name: str) -> bool:
     return around is not None and words(field(around, "name")) == name
 
 
-def _without_member(parsed: Text, struct: Node, name: str) -> list[Edit]:
+def _without_member(parsed: Text, struct: Node, name: str, user: str) -> list[Edit]:
     members = [
         (member, declarator)
         for member in field(struct, "body").named_children
@@ -128,7 +128,7 @@ def _without_member(parsed: Text, struct: Node, name: str) -> list[Edit]:
         for declarator in member.children_by_field_name("declarator")
         if declarator.type != "function_declarator"
     ]
-    text = re.sub(r"//[^\n]*", "", parsed.bytes.decode())
+    text = re.sub(r"//[^\n]*", "", parsed.bytes.decode()) + user
     for place, (member, declarator) in enumerate(members):
         own = declared_name(declarator)
         if not own or re.search(rf"(?:\.|->)\s*{own}\b(?!\s*\()", text):

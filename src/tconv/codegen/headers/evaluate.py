@@ -399,9 +399,9 @@ class World:
         of = node.child_by_field_name("type") or node.child_by_field_name("value")
         if of is None:
             raise Unknown
-        return self._size(self.type(of.named_children[0] if of.type == "parenthesized_expression" else of, scope))
+        return self.size(self.type(of.named_children[0] if of.type == "parenthesized_expression" else of, scope))
 
-    def _size(self, of: Type) -> int:
+    def size(self, of: Type) -> int:
         if of.name in _SIZES:
             return _SIZES[of.name]
         if of.name in ("Half", "BFloat16"):

@@ -23,6 +23,7 @@ from tconv.codegen.headers.simplify import (
     with_bodies,
     with_expressions,
     with_one_argument,
+    with_same_arguments,
     without_other_names,
     without_single_places,
     without_single_structs,
@@ -131,8 +132,9 @@ def _simplified(text: str, asked: str) -> str:
     def simpler(text: str) -> str:
         less = without_other_names(Simplifying(parsed(text)).whole(known), settled)
         less = with_one_argument(with_expressions(less, kept), kept)
+        less = with_same_arguments(less, kept)
         less = without_single_places(without_single_structs(less))
-        less = without_unused_members(without_unused_specializations(with_values_at_once(less)))
+        less = without_unused_members(without_unused_specializations(with_values_at_once(less)), asked)
         return swept([less], asked)[0]
 
     def shorter(text: str) -> str:
