@@ -127,7 +127,8 @@ def _of_conditions(text: str) -> frozenset[str]:
 def _simplified(text: str, asked: str) -> str:
     kept = _of_conditions(text)
     known: dict[tuple[str, str], str] = {}  # by definition, what is made of it
-    settled: set[str] = set()
+    settled: set[str] = set()  # definitions that lose no names of variables, and those that lose no variables
+    used: set[str] = set()
 
     def simpler(text: str) -> str:
         less = without_other_names(Simplifying(parsed(text)).whole(known), settled)
@@ -135,7 +136,7 @@ def _simplified(text: str, asked: str) -> str:
         less = with_same_arguments(less, kept)
         less = without_single_places(without_single_structs(less))
         less = without_unused_members(without_unused_specializations(with_values_at_once(less)), asked)
-        return swept([less], asked)[0]
+        return swept([less], asked, used)[0]
 
     def shorter(text: str) -> str:
         text = _until_same(simpler, text)
