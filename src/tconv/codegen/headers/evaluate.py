@@ -139,9 +139,9 @@ def _parameter(parameter: Node) -> str:
 
 
 def _define_template(node: Node, parameters: tuple[str, ...], scope: Scope) -> None:
-    if node.type == "function_definition":
-        declarator = child(node, "declarator")
-        name = declared_name(declarator)
+    declared = node.child_by_field_name("declarator")
+    if node.type == "function_definition" or (declared is not None and declared.type == "function_declarator"):
+        name = declared_name(child(node, "declarator"))
         if name and name not in scope.names:
             scope.names[name] = Function(parameters, node)
     elif node.type == "alias_declaration":
@@ -399,9 +399,9 @@ class World:
         of = node.child_by_field_name("type") or node.child_by_field_name("value")
         if of is None:
             raise Unknown
-        return self._size(self.type(of.named_children[0] if of.type == "parenthesized_expression" else of, scope))
+        return self.size(self.type(of.named_children[0] if of.type == "parenthesized_expression" else of, scope))
 
-    def _size(self, of: Type) -> int:
+    def size(self, of: Type) -> int:
         if of.name in _SIZES:
             return _SIZES[of.name]
         if of.name in ("Half", "BFloat16"):

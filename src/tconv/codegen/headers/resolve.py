@@ -192,6 +192,10 @@ class Kernels:
             return [""] * len(arguments)
         return [*named.parameters, *[""] * (len(arguments) - len(named.parameters))]
 
+    def size(self, of: Type) -> int:
+        """Of a type of the language or an element, in bytes."""
+        return self.worlds[0].size(of)
+
     def agreed(self, name: str) -> bool:
         """Whether a parameter of templates is the same for all."""
         return len({scope.names[name] for scope in self.scopes}) == 1
@@ -289,11 +293,7 @@ class Resolving(Folding):
             if kept and kept not in parameters:
                 parameters.append(kept)
         gap = self.text.between(field(node, "parameters").end_byte, inner.start_byte)
-        if (
-            not parameters_of(node)
-            and "template_function" in str(inner)
-            and f"{declared_name(field(inner, 'declarator'))}<" in made
-        ):
+        if not parameters_of(node) and _specializes(inner, made):
             parameters = [""]
         made += self.text.between(inner.end_byte, node.end_byte)
         return (f"template <{', '.join(parameters)}>{gap}" if parameters else "") + made
@@ -326,6 +326,10 @@ class Resolving(Folding):
     def _special(self, node: Node, special: Node, inside: Scopes) -> str:
         """What a function is for one type, if it is that of all kernels."""
         named = self.kernels.worlds[0].scope.names.get(words(field(special, "name")))
+        if isinstance(named, Function) and named.parameters == ("Bytes",):
+            bytes_ = self.kernels.value(field(special, "arguments").named_children[0], inside)
+            least = min(self.kernels.size(scope.names["Element"]) for scope in self.kernels.scopes)
+            return "" if bytes_ is not None and bytes_ < least else self._parts(node, inside)
         if not isinstance(named, Function) or named.parameters != ("Element",) or not self.kernels.agreed("Element"):
             return self._parts(node, inside)
         if words(field(special, "arguments").named_children[0]) != self.kernels.scopes[0].names["Element"].name:
@@ -596,6 +600,13 @@ class Resolving(Folding):
         return f"{own}<{KERNEL}>"
 
 
+def _specializes(inner: Node, made: str) -> bool:
+    """Whether a definition is still what a template is for some arguments."""
+    if inner.type in STRUCTS:
+        return field(inner, "name").type == "template_type"
+    return "template_function" in str(inner) and f"{declared_name(field(inner, 'declarator'))}<" in made
+
+
 def _snake(name: str) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 
@@ -612,7 +623,7 @@ def _comments(node: Node) -> tuple[str, str]:
         and before.start_point.column <= node.start_point.column
     ):
         text = words(before)
-        if text.startswith("// ----"):
+        if text.startswith("// ----") or text.endswith("----"):
             break
         above.insert(0, text)
         line, before = before.start_point.row, before.prev_sibling

@@ -108,6 +108,17 @@ class Simplifying(Folding):
 
     def _call(self, node: Node, scope: Any) -> str:
         function = field(node, "function")
+        if words(function) == "static_cast<long long>":
+            inner = self.of(field(node, "arguments").named_children[0], scope)
+            around = node.parent
+            if inner in ("0", "1") and around is not None and around.type == "binary_expression":
+                sign, other = self.text.of(field(around, "operator")), field(around, "right")
+                if sign == "*" and (inner == "0" or "static_cast<long long>" in words(other)):
+                    return inner
+        if words(function) == "ceil_div" and len(field(node, "arguments").named_children) == 2:
+            first, second = field(node, "arguments").named_children
+            if self.of(second, scope) == "1":
+                return self.of(first, scope) if first.type in _ONE_PART else f"({self.of(first, scope)})"
         if words(function) == "static_cast<int>":
             inner = field(node, "arguments").named_children[0]
             made = self.of(inner, scope)
@@ -147,8 +158,13 @@ class Simplifying(Folding):
             or (sign == "%" and second == "1")
         ):
             return made if does_something(node) else "0"
-        if second == {"*": "1", "/": "1", "+": "0", "-": "0"}.get(sign):
+        if second == {"*": "1", "/": "1", "+": "0", "-": "0", ">>": "0"}.get(sign):
             return first
+        if sign == "%" and left.type == "binary_expression" and first == self.text.of(left):
+            if self.text.of(field(left, "operator")) == "%" and self.text.of(field(left, "right")) == second:
+                return first
+        if sign == "/" and first == second and re.fullmatch(r"k[A-Z]\w*", first):
+            return "1"
         if sign in "+-" and left.type == "binary_expression" and first == self.text.of(left):
             other = {"+": "-", "-": "+"}[sign]
             if self.text.of(field(left, "operator")) == other and self.text.of(field(left, "right")) == second:
@@ -193,10 +209,13 @@ class Simplifying(Folding):
         name = declared_name(declarators[0])
         if start is None or condition.type != "binary_expression" or words(field(condition, "left")) != name:
             return None
-        if words(field(condition, "operator")) != "<" or update.type not in (
-            "update_expression",
-            "assignment_expression",
-        ):
+        if update.type not in ("update_expression", "assignment_expression"):
+            return None
+        if words(field(condition, "operator")) == ">=" and words(update) == f"--{name}":
+            first_value, last_value = self._value(start, scope), self._value(field(condition, "right"), scope)
+            known = first_value is not None and last_value is not None
+            return min(2, max(0, first_value - last_value + 1)) if known else None  # type: ignore[operator]
+        if words(field(condition, "operator")) != "<":
             return None
         begin, end = self._value(start, scope), self._value(field(condition, "right"), scope)
         step = 1 if words(update) == f"++{name}" else None
@@ -473,7 +492,7 @@ def _word_count(text: str, name: str) -> int:
 
 @lru_cache(maxsize=2)
 def _word_counts(text: str) -> Counter[str]:
-    return Counter(re.findall(r"\w+", re.sub(r"//[^\n]*", "", text)))
+    return Counter(re.findall(r"\w+", re.sub(r"//[^\n]*|\"(?:[^\"\\\n]|\\.)*\"(?!\s*\{)", "", text)))
 
 
 def _template_names(function: _Function) -> set[str]:
@@ -567,7 +586,7 @@ def with_bodies(text: str, kept: frozenset[str]) -> str:
         function, call = definitions[0], calls[name][0]
         if (
             function.is_kernel
-            or function.is_constant
+            or (function.is_constant and "TCONV_CONSTANT" not in _head_around(call))
             or function.struct is not None
             or _word_count(text, name) != 2
             or _within(call, function.node)
@@ -582,6 +601,14 @@ def with_bodies(text: str, kept: frozenset[str]) -> str:
             start, end = _extent(text, function.whole)
             return edited(text, [made, (start, end, "")])
     return text
+
+
+def _head_around(node: Node) -> str:
+    """What stands before the body of the function around a node, as it is understood."""
+    function = _function_around(node)
+    if function is None:
+        return ""
+    return "TCONV_CONSTANT" if "constexpr" in words(function).partition("(")[0] else ""
 
 
 def _is_of_kernel(call: Node) -> bool:
@@ -658,6 +685,8 @@ def _statement_of(function: _Function, call: Node) -> tuple[Node | None, Node | 
         return None, None
     if statement.type == "init_declarator":
         statement, last = statement.parent, function.body.named_children[-1]
+        if statement is not None and words(statement).startswith("constexpr"):
+            return None, None
         alone = statement is not None and len(statement.children_by_field_name("declarator")) == 1
         if not alone or len(returns) != 1 or last != returns[0] or last.named_children[0].type == "initializer_list":
             return None, None
@@ -766,6 +795,56 @@ def without_unused_parameters(text: str, kept: frozenset[str]) -> str:
     return edited(text, edits)
 
 
+def with_same_arguments(text: str, kept: frozenset[str]) -> str:
+    """`text` whose functions have no parameters that are the same number or constant in all calls."""
+    parsed = parsed_text(text)
+    functions, calls = _functions(parsed), _calls(parsed)
+    edits: list[Edit] = []
+    for name, definitions in functions.items():
+        function, own = definitions[0], calls.get(name, [])
+        if len(definitions) != 1 or function.is_kernel or name in kept or not own:
+            continue
+        if _word_count(text, name) != 1 + len(own):
+            continue
+        given = [field(call, "arguments").named_children for call in own]
+        if any(len(arguments) != len(function.parameters) for arguments in given):
+            continue
+        for place, parameter in enumerate(function.parameters):
+            values = {parsed.of(arguments[place]) for arguments in given}
+            own_name = function.names[place]
+            if len(values) != 1 or not own_name or words(field(parameter, "type")) not in ("int", "bool", "unsigned"):
+                continue
+            if not re.fullmatch(r"\d+|true|false|k[A-Z]\w*", value := values.pop()):
+                continue
+            declared_inside = own_name in _declared_anywhere(function.body)
+            if declared_inside or "&" in parsed.of(parameter) or _changes(words(function.body), own_name):
+                continue
+            if value in ("0", "1") and words(field(parameter, "type")) == "bool":
+                value = "true" if value == "1" else "false"
+            own_edits = [
+                (node.start_byte, node.end_byte, value)
+                for node in walk(function.node)
+                if node.start_byte > parameter.end_byte and _is_variable(node) and words(node) == own_name
+            ]
+            own_edits += [_left_out(parsed, items[place]) for items in [function.parameters, *given]]
+            if not any(a[0] < b[1] and b[0] < a[1] for a in own_edits for b in edits):
+                edits += own_edits
+            break
+    return edited(text, edits)
+
+
+def _left_out(parsed: Text, item: Node) -> Edit:
+    """Leaves out one of a list, with the comma beside it."""
+    behind, before = item.next_sibling, item.prev_sibling
+    if behind is not None and behind.type == ",":
+        end = behind.end_byte
+        while parsed.bytes[end : end + 1].isspace():
+            end += 1
+        return item.start_byte, end, ""
+    start = before.start_byte if before is not None and before.type == "," else item.start_byte
+    return start, item.end_byte, ""
+
+
 def _deduced(parsed: Text, function: _Function, unused: Sequence[int], calls: Sequence[Node]) -> Edit | None:
     """The parameters of a template whose function loses some of its own; None where it could not be called then."""
     listed = field(function.whole, "parameters")
@@ -828,6 +907,41 @@ def with_one_argument(text: str, kept: frozenset[str]) -> str:
                 if n.type in ("identifier", "type_identifier") and words(n) == words(own)
             ]
             return re.sub(r"\btemplate (\w+\()", r"\1", edited(text, edits))
+    return text
+
+
+def with_one_struct_argument(text: str) -> str:
+    """`text` whose structs have no template parameters for numbers that are the same wherever they are named."""
+    parsed = parsed_text(text)
+    uses: dict[str, list[Node]] = {}
+    for node in parsed.all("template_type"):
+        uses.setdefault(words(field(node, "name")), []).append(node)
+    for whole in parsed.all("template_declaration"):
+        struct = whole.named_children[-1]
+        name_node = struct.child_by_field_name("name") if struct.type in STRUCTS else None
+        if name_node is None or name_node.type != "type_identifier" or struct.child_by_field_name("body") is None:
+            continue
+        name = words(name_node)
+        nodes = uses.get(name, [])
+        constructors = len(re.findall(rf"\b{name}\(", re.sub(r"//[^\n]*", "", words(struct))))
+        if not nodes or _word_count(text, name) != 1 + len(nodes) + constructors:
+            continue
+        listed = field(whole, "parameters").named_children
+        for number, parameter in enumerate(listed):
+            own = parameter.child_by_field_name("declarator")
+            given = {parsed.of(field(n, "arguments").named_children[number]) for n in nodes}
+            if parameter.type != "parameter_declaration" or own is None or len(given) != 1:
+                continue
+            if not re.fullmatch(r"\d+|true|false|k[A-Z]\w*", value := given.pop()):
+                continue
+            edits = [_without_item(parsed, listed, number, whole)]
+            edits += [_without_item(parsed, field(n, "arguments").named_children, number, n) for n in nodes]
+            edits += [
+                (n.start_byte, n.end_byte, value)
+                for n in walk(struct)
+                if n.type in ("identifier", "type_identifier") and words(n) == words(own)
+            ]
+            return edited(text, edits)
     return text
 
 

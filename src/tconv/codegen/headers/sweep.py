@@ -24,9 +24,13 @@ _CONSTANT = re.compile(r"(static )?const(expr)? ")
 _HEADING = "// ----"
 
 
-def swept(texts: Sequence[str], user: str) -> list[str]:
-    """`texts` without the functions, types, constants and members that neither they nor `user` mention."""
-    settled: set[str] = set()
+def swept(texts: Sequence[str], user: str, settled: set[str] | None = None) -> list[str]:
+    """`texts` without the functions, types, constants and members that neither they nor `user` mention.
+
+    Args:
+        settled: definitions whose locals are all used: it grows.
+    """
+    settled = set() if settled is None else settled
     while True:
         mentioned = _Mentions.of(user, *texts)
         less = [_without_unused(text, mentioned, settled) for text in texts]

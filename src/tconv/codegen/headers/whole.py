@@ -7,6 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
+from tconv.codegen.headers.declarations import (
+    with_values_at_once,
+    without_unused_members,
+    without_unused_specializations,
+)
 from tconv.codegen.headers.evaluate import Type, World
 from tconv.codegen.headers.layout import UNROLL, compact, filled, with_comments_filled
 from tconv.codegen.headers.listed import listed
@@ -18,6 +23,7 @@ from tconv.codegen.headers.simplify import (
     with_bodies,
     with_expressions,
     with_one_argument,
+    with_same_arguments,
     without_other_names,
     without_single_places,
     without_single_structs,
@@ -136,13 +142,16 @@ def _of_conditions(text: str) -> frozenset[str]:
 def _simplified(text: str, asked: str) -> str:
     kept = _of_conditions(text)
     known: dict[tuple[str, str], str] = {}  # by definition, what is made of it
-    settled: set[str] = set()
+    settled: set[str] = set()  # definitions that lose no names of variables, and those that lose no variables
+    used: set[str] = set()
 
     def simpler(text: str) -> str:
         less = without_other_names(Simplifying(parsed(text)).whole(known), settled)
         less = with_one_argument(with_expressions(less, kept), kept)
+        less = with_same_arguments(less, kept)
         less = without_single_places(without_single_structs(less))
-        return swept([less], asked)[0]
+        less = without_unused_members(without_unused_specializations(with_values_at_once(less)), asked)
+        return swept([less], asked, used)[0]
 
     def shorter(text: str) -> str:
         text = _until_same(simpler, text)

@@ -43,7 +43,7 @@ struct Epilogue {
   // Of a channel of the group.
   TCONV_DEVICE Channel of(int channel) const {
     Channel of;  // C++14 initialises no bases by a list
-    static_cast<typename Program::Channel&>(of) = program.of(first_channel + channel);
+    if (Layer::has_program) static_cast<typename Program::Channel&>(of) = program.of(first_channel + channel);
     of.bias = Layer::has_bias ? to_accumulator(load_constant(bias + channel)) : 0;
     return of;
   }

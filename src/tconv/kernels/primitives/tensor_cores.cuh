@@ -80,15 +80,14 @@ TCONV_DEVICE void multiply_f64(double (&sums)[4], const unsigned (&a)[4], const 
 #endif
 
 // The product of an element type.
-template <class Factor>
-struct MatrixProduct;
-#define TCONV_MATRIX_PRODUCT(element, sum, multiply)                                               \
-  template <>                                                                                      \
-  struct MatrixProduct<element> {                                                                  \
-    TCONV_DEVICE static void add(sum (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) { \
-      multiply(sums, a, b);                                                                        \
-    }                                                                                              \
-  };
+template <class Element>
+TCONV_DEVICE void multiply(typename AccumulatorOf<Element>::type (&sums)[4], const unsigned (&a)[4],
+                           const unsigned (&b)[2]);
+#define TCONV_MATRIX_PRODUCT(element, sum, multiply_them)                                               \
+  template <>                                                                                           \
+  TCONV_DEVICE void multiply<element>(sum(&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {  \
+    multiply_them(sums, a, b);                                                                          \
+  }
 TCONV_MATRIX_PRODUCT(float, float, multiply_tf32)
 TCONV_MATRIX_PRODUCT(Half, float, multiply_f16)
 TCONV_MATRIX_PRODUCT(BFloat16, float, multiply_bf16)
