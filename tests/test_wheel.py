@@ -73,4 +73,4 @@ def test_it_works_alone(wheel: Path, tmp_path: Path) -> None:
     assert Path(run(python, "-c", "import tconv; print(tconv.__file__)", **alone).strip()).parent == purelib / "tconv"
     run(python.with_name("tconv"), "optimize", "model.py", "-o", "new.py", "--no-bench", **alone)
     head = (tmp_path / "new.py").read_text().split("\n\n")[0]
-    assert " direct: " in head and " wgmma: " in head
+    assert " direct: " in head and " mma: " in head

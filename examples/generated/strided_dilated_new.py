@@ -261,7 +261,7 @@ def _define(space):
     return defined
 
 # What torch.compile and dispatch modes see, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_ad85a9be2e42c4c9")
+_OPERATOR = _define("tconv_8f79abebae441552")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them
@@ -788,7 +788,7 @@ TCONV_CONSTANT Launch conv_transpose2d_launch(const Sizes& sizes) { return direc
 using namespace tconv;
 
 // ==== conv_transpose2d
-extern "C" __global__ void __launch_bounds__(128, 3)
+extern "C" __global__ void __launch_bounds__(128, 5)
 conv_transpose2d(const float* x, const float* weight, const float* bias, float* y, int batch, int input_depth,
     int input_height, int input_width, int output_depth, int output_height, int output_width) {
   TCONV_SHARED(shared);

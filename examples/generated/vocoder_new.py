@@ -289,7 +289,7 @@ def _define(space):
     return defined
 
 # What torch.compile and dispatch modes see, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_4e3ddcbf18267963")
+_OPERATOR = _define("tconv_5c6a85f0cd19e925")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them
@@ -548,227 +548,6 @@ namespace tconv {
   unsigned char* name = tconv_shared
 #endif
 
-// Element types, conversions and rounding. 16-bit floats are their bits.
-
-struct Half { unsigned short bits; };
-
-struct BFloat16 { unsigned short bits; };
-
-// The type products are summed in.
-template <class Element> struct AccumulatorOf { using type = float; };
-template <> struct AccumulatorOf<double> { using type = double; };
-
-TCONV_DEVICE unsigned float_bits(float value) { return __float_as_uint(value); }
-TCONV_DEVICE float bits_float(unsigned bits) { return __uint_as_float(bits); }
-
-// The words of a double: its low one first, where it is written to memory.
-TCONV_DEVICE unsigned low_word(double value) { return static_cast<unsigned>(__double2loint(value)); }
-TCONV_DEVICE unsigned high_word(double value) { return static_cast<unsigned>(__double2hiint(value)); }
-TCONV_DEVICE double words_double(unsigned low, unsigned high) {
-  return __hiloint2double(static_cast<int>(high), static_cast<int>(low));
-}
-
-// binary16 to binary32, exact: PTX cvt.f32.f16; and back, to nearest, ties to even: PTX cvt.rn.f16.f32.
-#if !defined(TCONV_EMULATOR)
-TCONV_DEVICE float half_to_float(unsigned short bits) {
-  float result;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(result) : "h"(bits));
-  return result;
-}
-TCONV_DEVICE unsigned short float_to_half(float value) {
-  unsigned short bits;
-  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
-  return bits;
-}
-#endif
-
-TCONV_DEVICE float bfloat16_to_float(BFloat16 value) { return bits_float(static_cast<unsigned>(value.bits) << 16); }
-
-// binary32 to bfloat16, to nearest, ties to even. In integers, as sm_75 has no instruction for it.
-TCONV_DEVICE BFloat16 float_to_bfloat16(float value) {
-  const unsigned bits = float_bits(value);
-  const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
-  BFloat16 result;
-  result.bits = static_cast<unsigned short>(nan ? 0x7fffu : (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
-  return result;
-}
-
-// How operands are rounded to TF32's 10-bit significand, if at all: to nearest, and where two are as near, to the even
-// one or to the one further from zero.
-enum class Rounding { none, ties_to_even, ties_away };
-
-// A factor of a product, rounded to TF32 where the precision says so. Equals PTX cvt.rn.tf32.f32 (sm_90 on) and
-// cvt.rna.tf32.f32 (sm_80 on), in integers for every GPU: on CUDA cores that is the faster way. Infinities and NaN stay
-// as they are.
-template <Rounding rounding> TCONV_DEVICE float operand(float value) {
-  const unsigned bits = float_bits(value);
-  if (rounding == Rounding::none || (bits & 0x7f800000u) == 0x7f800000u) return value;
-  const unsigned half_unit = rounding == Rounding::ties_away ? 0x1000u : 0xfffu + (bits >> 13 & 1u);
-  return bits_float((bits + half_unit) & 0xffffe000u);
-}
-template <Rounding rounding> TCONV_DEVICE double operand(double value) {
-  static_assert(rounding == Rounding::none, "TF32 operands are float");
-  return value;
-}
-
-TCONV_DEVICE float to_accumulator(float value) { return value; }
-TCONV_DEVICE double to_accumulator(double value) { return value; }
-TCONV_DEVICE float to_accumulator(Half value) { return half_to_float(value.bits); }
-TCONV_DEVICE float to_accumulator(BFloat16 value) { return bfloat16_to_float(value); }
-
-template <class Element>
-TCONV_DEVICE Element from_accumulator(typename AccumulatorOf<Element>::type value) { return value; }
-template <> TCONV_DEVICE Half from_accumulator<Half>(float value) { return Half{float_to_half(value)}; }
-template <> TCONV_DEVICE BFloat16 from_accumulator<BFloat16>(float value) { return float_to_bfloat16(value); }
-
-// Two numbers at once: from sm_80 on one instruction for two of 16 bits, PTX cvt.rn.f16x2.f32 and cvt.rn.bf16x2.f32.
-template <class Stored> TCONV_DEVICE void from_accumulators(typename AccumulatorOf<Stored>::type first,
-                                    typename AccumulatorOf<Stored>::type second, Stored (&two)[2]) {
-  two[0] = from_accumulator<Stored>(first), two[1] = from_accumulator<Stored>(second);
-}
-#if __CUDA_ARCH__ >= 800
-#define TCONV_FROM_ACCUMULATORS(element, type)                                                              \
-  TCONV_DEVICE void from_accumulators(float first, float second, element(&two)[2]) {                        \
-    unsigned word;                                                                                          \
-    asm("cvt.rn." #type "x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));                       \
-    two[0].bits = static_cast<unsigned short>(word), two[1].bits = static_cast<unsigned short>(word >> 16); \
-  }
-TCONV_FROM_ACCUMULATORS(Half, f16)
-TCONV_FROM_ACCUMULATORS(BFloat16, bf16)
-#undef TCONV_FROM_ACCUMULATORS
-#endif
-
-// Memory: loads, and vectors of several elements.
-
-// Loads of what no thread of the grid writes.
-TCONV_DEVICE float load_constant(const float* address) { return __ldg(address); }
-TCONV_DEVICE double load_constant(const double* address) { return __ldg(address); }
-TCONV_DEVICE Half load_constant(const Half* address) {
-  return Half{__ldg(reinterpret_cast<const unsigned short*>(address))};
-}
-TCONV_DEVICE BFloat16 load_constant(const BFloat16* address) {
-  return BFloat16{__ldg(reinterpret_cast<const unsigned short*>(address))};
-}
-
-// The same value, of which the compiler knows nothing. It then keeps a common part of several addresses in a register
-// instead of computing each address anew.
-#if !defined(TCONV_EMULATOR)
-TCONV_DEVICE long long kept(long long value) {
-  asm("" : "+l"(value));
-  return value;
-}
-template <class T> TCONV_DEVICE const T* kept(const T* value) {
-  asm("" : "+l"(value));
-  return value;
-}
-#endif
-
-// N elements at once; the address must be a multiple of their size.
-template <class T, int N> struct alignas(sizeof(T) * N) TCONV_MAY_ALIAS Vector { T values[N]; };
-
-// 2, 4, 8 or 16 bytes of what no thread of the grid writes, at a multiple of their number, two in the low half of a
-// word; zeros if they are not present. Predicated, not branched, and mostly left by the compiler where it stands in the
-// code: between products, so that loads do not keep their operands waiting. PTX ld.global.nc. (Words are no early
-// clobbers, which CUDA 11 does not know: the only register that one may take is that of `present`, which is read
-// first.)
-#if !defined(TCONV_EMULATOR)
-template <int Bytes>
-TCONV_DEVICE void load_present(const void* address, bool present, unsigned (&words)[(Bytes + 3) / 4]);
-template <> TCONV_DEVICE void load_present<2>(const void* address, bool present, unsigned (&words)[1]) {
-  asm volatile(
-      "{ .reg .pred there; .reg .b16 half; setp.ne.b32 there, %2, 0; mov.b16 half, 0;"
-      " @there ld.global.nc.b16 half, [%1]; cvt.u32.u16 %0, half; }"
-      : "=r"(words[0])
-      : "l"(address), "r"(static_cast<int>(present)));
-}
-template <> TCONV_DEVICE void load_present<4>(const void* address, bool present, unsigned (&words)[1]) {
-  asm volatile("{ .reg .pred there; setp.ne.b32 there, %2, 0; mov.b32 %0, 0; @there ld.global.nc.b32 %0, [%1]; }"
-      : "=r"(words[0]) : "l"(address), "r"(static_cast<int>(present)));
-}
-template <> TCONV_DEVICE void load_present<8>(const void* address, bool present, unsigned (&words)[2]) {
-  asm volatile(
-      "{ .reg .pred there; setp.ne.b32 there, %3, 0; mov.b32 %0, 0; mov.b32 %1, 0;"
-      " @there ld.global.nc.v2.b32 {%0, %1}, [%2]; }"
-      : "=r"(words[0]), "=r"(words[1])
-      : "l"(address), "r"(static_cast<int>(present)));
-}
-template <> TCONV_DEVICE void load_present<16>(const void* address, bool present, unsigned (&words)[4]) {
-  asm volatile(
-      "{ .reg .pred there; setp.ne.b32 there, %5, 0;"
-      " mov.b32 %0, 0; mov.b32 %1, 0; mov.b32 %2, 0; mov.b32 %3, 0;"
-      " @there ld.global.nc.v4.b32 {%0, %1, %2, %3}, [%4]; }"
-      : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
-      : "l"(address), "r"(static_cast<int>(present)));
-}
-
-// Tensor cores, sm_80 and newer: fragments and products.
-
-// Four 8x8 matrices of 16-bit items, or 8x4 of 32 bits: lane l names row l % 8 of matrix l / 8, 16 aligned bytes of
-// shared memory, and gets word l % 4 of row l / 4 of each. PTX ldmatrix.sync.aligned.m8n8.x4.shared.b16.
-TCONV_DEVICE void load_matrices(const void* row, unsigned (&words)[4]) {
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(words[0]), "=r"(words[1]),
-      "=r"(words[2]), "=r"(words[3]) : "r"(address) : "memory");
-}
-#endif
-
-// `operand`, by one instruction where there is one.
-template <Rounding rounding> TCONV_DEVICE float matrix_operand(float value) {
-#if __CUDA_ARCH__ >= 800
-  unsigned rounded;
-  if (rounding == Rounding::ties_away) {
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(value));
-    return bits_float(rounded);
-  }
-#if __CUDA_ARCH__ >= 900
-  if (rounding == Rounding::ties_to_even) {
-    asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(value));
-    return bits_float(rounded);
-  }
-#endif
-#endif
-  return operand<rounding>(value);
-}
-
-// sums += A * B on tensor cores, for 16 rows of A, 8 columns of B and 32 bytes of each along the products' axis; the
-// fragments are those of PTX mma.sync.aligned.m16n8k8 (TF32, the low 13 bits are ignored), m16n8k16, and m16n8k4
-// (double, its low word first), before sm_90 twice m8n8k4.
-#if !defined(TCONV_EMULATOR)
-#define TCONV_MULTIPLY(name, shape, type)                                                    \
-  TCONV_DEVICE void name(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) { \
-    asm("mma.sync.aligned." #shape ".row.col.f32." #type "." #type                           \
-        ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"               \
-        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])                         \
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));                 \
-  }
-TCONV_MULTIPLY(multiply_tf32, m16n8k8, tf32)
-TCONV_MULTIPLY(multiply_f16, m16n8k16, f16)
-TCONV_MULTIPLY(multiply_bf16, m16n8k16, bf16)
-#undef TCONV_MULTIPLY
-#endif
-
-// The product of an element type.
-template <class Factor> struct MatrixProduct;
-#define TCONV_MATRIX_PRODUCT(element, sum, multiply)                                               \
-  template <>                                                                                      \
-  struct MatrixProduct<element> {                                                                  \
-    TCONV_DEVICE static void add(sum (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) { \
-      multiply(sums, a, b);                                                                        \
-    }                                                                                              \
-  };
-TCONV_MATRIX_PRODUCT(float, float, multiply_tf32)
-#undef TCONV_MATRIX_PRODUCT
-
-// A factor as the tensor core shall see it. Plane 0 is the number, rounded where the precision says so or where exact
-// products need it; plane 1 is what plane 0 leaves, nothing where that is not finite.
-template <class Layer> TCONV_DEVICE float matrix_factor(float value, int plane) {
-  if (Layer::rounding != Rounding::none) return matrix_operand<Layer::rounding>(value);
-  const float high = matrix_operand<Rounding::ties_away>(value);
-  if (plane == 0) return high;
-  return (float_bits(high) & 0x7f800000u) == 0x7f800000u ? 0.0f : matrix_operand<Rounding::ties_away>(value - high);
-}
-template <class Layer, class Factor> TCONV_DEVICE Factor matrix_factor(Factor value, int) { return value; }
-
 // Arithmetic of the constants of a kernel.
 
 TCONV_CONSTANT int greatest_common_divisor(int a, int b) { return b == 0 ? a : greatest_common_divisor(b, a % b); }
@@ -857,6 +636,233 @@ template <class Axis> struct Shifts {
   }
 };
 
+// Element types, conversions and rounding. 16-bit floats are their bits.
+
+struct Half { unsigned short bits; };
+
+struct BFloat16 { unsigned short bits; };
+
+// The type products are summed in.
+template <class Element> struct AccumulatorOf { using type = float; };
+template <> struct AccumulatorOf<double> { using type = double; };
+
+TCONV_DEVICE unsigned float_bits(float value) { return __float_as_uint(value); }
+TCONV_DEVICE float bits_float(unsigned bits) { return __uint_as_float(bits); }
+
+TCONV_DEVICE double words_double(unsigned low, unsigned high) {
+  return __hiloint2double(static_cast<int>(high), static_cast<int>(low));
+}
+
+// binary16 to binary32, exact: PTX cvt.f32.f16; and back, to nearest, ties to even: PTX cvt.rn.f16.f32.
+#if !defined(TCONV_EMULATOR)
+TCONV_DEVICE float half_to_float(unsigned short bits) {
+  float result;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(result) : "h"(bits));
+  return result;
+}
+TCONV_DEVICE unsigned short float_to_half(float value) {
+  unsigned short bits;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+  return bits;
+}
+#endif
+
+TCONV_DEVICE float bfloat16_to_float(BFloat16 value) { return bits_float(static_cast<unsigned>(value.bits) << 16); }
+
+// binary32 to bfloat16, to nearest, ties to even. In integers, as sm_75 has no instruction for it.
+TCONV_DEVICE BFloat16 float_to_bfloat16(float value) {
+  const unsigned bits = float_bits(value);
+  const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
+  BFloat16 result;
+  result.bits = static_cast<unsigned short>(nan ? 0x7fffu : (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+  return result;
+}
+
+// How operands are rounded to TF32's 10-bit significand, if at all: to nearest, and where two are as near, to the even
+// one or to the one further from zero.
+enum class Rounding { none, ties_to_even, ties_away };
+
+// A factor of a product, rounded to TF32 where the precision says so. Equals PTX cvt.rn.tf32.f32 (sm_90 on) and
+// cvt.rna.tf32.f32 (sm_80 on), in integers for every GPU: on CUDA cores that is the faster way. Infinities and NaN stay
+// as they are.
+template <Rounding rounding> TCONV_DEVICE float operand(float value) {
+  const unsigned bits = float_bits(value);
+  if (rounding == Rounding::none || (bits & 0x7f800000u) == 0x7f800000u) return value;
+  const unsigned half_unit = rounding == Rounding::ties_away ? 0x1000u : 0xfffu + (bits >> 13 & 1u);
+  return bits_float((bits + half_unit) & 0xffffe000u);
+}
+template <Rounding rounding> TCONV_DEVICE double operand(double value) {
+  static_assert(rounding == Rounding::none, "TF32 operands are float");
+  return value;
+}
+
+TCONV_DEVICE float to_accumulator(float value) { return value; }
+TCONV_DEVICE double to_accumulator(double value) { return value; }
+TCONV_DEVICE float to_accumulator(Half value) { return half_to_float(value.bits); }
+TCONV_DEVICE float to_accumulator(BFloat16 value) { return bfloat16_to_float(value); }
+
+template <class Element>
+TCONV_DEVICE Element from_accumulator(typename AccumulatorOf<Element>::type value) { return value; }
+template <> TCONV_DEVICE Half from_accumulator<Half>(float value) { return Half{float_to_half(value)}; }
+template <> TCONV_DEVICE BFloat16 from_accumulator<BFloat16>(float value) { return float_to_bfloat16(value); }
+
+// Two numbers at once: from sm_80 on one instruction for two of 16 bits, PTX cvt.rn.f16x2.f32 and cvt.rn.bf16x2.f32.
+template <class Stored> TCONV_DEVICE void from_accumulators(typename AccumulatorOf<Stored>::type first,
+                                    typename AccumulatorOf<Stored>::type second, Stored (&two)[2]) {
+  two[0] = from_accumulator<Stored>(first), two[1] = from_accumulator<Stored>(second);
+}
+#if __CUDA_ARCH__ >= 800
+#define TCONV_FROM_ACCUMULATORS(element, type)                                                              \
+  TCONV_DEVICE void from_accumulators(float first, float second, element(&two)[2]) {                        \
+    unsigned word;                                                                                          \
+    asm("cvt.rn." #type "x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));                       \
+    two[0].bits = static_cast<unsigned short>(word), two[1].bits = static_cast<unsigned short>(word >> 16); \
+  }
+TCONV_FROM_ACCUMULATORS(Half, f16)
+TCONV_FROM_ACCUMULATORS(BFloat16, bf16)
+#undef TCONV_FROM_ACCUMULATORS
+#endif
+
+// Tensor cores, sm_80 and newer: fragments and products.
+
+// Four 8x8 matrices of 16-bit items, or 8x4 of 32 bits: lane l names row l % 8 of matrix l / 8, 16 aligned bytes of
+// shared memory, and gets word l % 4 of row l / 4 of each. PTX ldmatrix.sync.aligned.m8n8.x4.shared.b16.
+#if !defined(TCONV_EMULATOR)
+TCONV_DEVICE void load_matrices(const void* row, unsigned (&words)[4]) {
+  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(words[0]), "=r"(words[1]),
+      "=r"(words[2]), "=r"(words[3]) : "r"(address) : "memory");
+}
+
+// The same of four 8x8 matrices of 16-bit items, each turned: lane l gets the items of column l / 4 in rows 2 * (l % 4)
+// and the next one. PTX ldmatrix with .trans.
+TCONV_DEVICE void load_turned_matrices(const void* row, unsigned (&words)[4]) {
+  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(words[0]),
+      "=r"(words[1]), "=r"(words[2]), "=r"(words[3]) : "r"(address) : "memory");
+}
+#endif
+
+// `operand`, by one instruction where there is one.
+template <Rounding rounding> TCONV_DEVICE float matrix_operand(float value) {
+#if __CUDA_ARCH__ >= 800
+  unsigned rounded;
+  if (rounding == Rounding::ties_away) {
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(value));
+    return bits_float(rounded);
+  }
+#if __CUDA_ARCH__ >= 900
+  if (rounding == Rounding::ties_to_even) {
+    asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(value));
+    return bits_float(rounded);
+  }
+#endif
+#endif
+  return operand<rounding>(value);
+}
+
+// sums += A * B on tensor cores, for 16 rows of A, 8 columns of B and 32 bytes of each along the products' axis; the
+// fragments are those of PTX mma.sync.aligned.m16n8k8 (TF32, the low 13 bits are ignored), m16n8k16, and m16n8k4
+// (double, its low word first), before sm_90 twice m8n8k4.
+#if !defined(TCONV_EMULATOR)
+#define TCONV_MULTIPLY(name, shape, type)                                                    \
+  TCONV_DEVICE void name(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) { \
+    asm("mma.sync.aligned." #shape ".row.col.f32." #type "." #type                           \
+        ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"               \
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])                         \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));                 \
+  }
+TCONV_MULTIPLY(multiply_tf32, m16n8k8, tf32)
+TCONV_MULTIPLY(multiply_f16, m16n8k16, f16)
+TCONV_MULTIPLY(multiply_bf16, m16n8k16, bf16)
+#undef TCONV_MULTIPLY
+#endif
+
+// The product of an element type.
+template <class Factor> struct MatrixProduct;
+#define TCONV_MATRIX_PRODUCT(element, sum, multiply)                                               \
+  template <>                                                                                      \
+  struct MatrixProduct<element> {                                                                  \
+    TCONV_DEVICE static void add(sum (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) { \
+      multiply(sums, a, b);                                                                        \
+    }                                                                                              \
+  };
+TCONV_MATRIX_PRODUCT(float, float, multiply_tf32)
+#undef TCONV_MATRIX_PRODUCT
+
+// A factor as the tensor core shall see it. Plane 0 is the number, rounded where the precision says so or where exact
+// products need it; plane 1 is what plane 0 leaves, nothing where that is not finite.
+template <class Layer> TCONV_DEVICE float matrix_factor(float value, int plane) {
+  if (Layer::rounding != Rounding::none) return matrix_operand<Layer::rounding>(value);
+  const float high = matrix_operand<Rounding::ties_away>(value);
+  if (plane == 0) return high;
+  return (float_bits(high) & 0x7f800000u) == 0x7f800000u ? 0.0f : matrix_operand<Rounding::ties_away>(value - high);
+}
+template <class Layer, class Factor> TCONV_DEVICE Factor matrix_factor(Factor value, int) { return value; }
+
+// Memory: loads, and vectors of several elements.
+
+// Loads of what no thread of the grid writes.
+TCONV_DEVICE float load_constant(const float* address) { return __ldg(address); }
+TCONV_DEVICE double load_constant(const double* address) { return __ldg(address); }
+TCONV_DEVICE Half load_constant(const Half* address) {
+  return Half{__ldg(reinterpret_cast<const unsigned short*>(address))};
+}
+TCONV_DEVICE BFloat16 load_constant(const BFloat16* address) {
+  return BFloat16{__ldg(reinterpret_cast<const unsigned short*>(address))};
+}
+
+// The same value, of which the compiler knows nothing. It then keeps a common part of several addresses in a register
+// instead of computing each address anew.
+#if !defined(TCONV_EMULATOR)
+TCONV_DEVICE long long kept(long long value) {
+  asm("" : "+l"(value));
+  return value;
+}
+template <class T> TCONV_DEVICE const T* kept(const T* value) {
+  asm("" : "+l"(value));
+  return value;
+}
+#endif
+
+// N elements at once; the address must be a multiple of their size.
+template <class T, int N> struct alignas(sizeof(T) * N) TCONV_MAY_ALIAS Vector { T values[N]; };
+
+// 2, 4, 8 or 16 bytes of what no thread of the grid writes, at a multiple of their number, two in the low half of a
+// word; zeros if they are not present. Predicated, not branched, and mostly left by the compiler where it stands in the
+// code: between products, so that loads do not keep their operands waiting. PTX ld.global.nc. (Words are no early
+// clobbers, which CUDA 11 does not know: the only register that one may take is that of `present`, which is read
+// first.)
+#if !defined(TCONV_EMULATOR)
+template <int Bytes>
+TCONV_DEVICE void load_present(const void* address, bool present, unsigned (&words)[(Bytes + 3) / 4]);
+template <> TCONV_DEVICE void load_present<2>(const void* address, bool present, unsigned (&words)[1]) {
+  asm volatile(
+      "{ .reg .pred there; .reg .b16 half; setp.ne.b32 there, %2, 0; mov.b16 half, 0;"
+      " @there ld.global.nc.b16 half, [%1]; cvt.u32.u16 %0, half; }"
+      : "=r"(words[0])
+      : "l"(address), "r"(static_cast<int>(present)));
+}
+template <> TCONV_DEVICE void load_present<4>(const void* address, bool present, unsigned (&words)[1]) {
+  asm volatile("{ .reg .pred there; setp.ne.b32 there, %2, 0; mov.b32 %0, 0; @there ld.global.nc.b32 %0, [%1]; }"
+      : "=r"(words[0]) : "l"(address), "r"(static_cast<int>(present)));
+}
+template <> TCONV_DEVICE void load_present<8>(const void* address, bool present, unsigned (&words)[2]) {
+  asm volatile(
+      "{ .reg .pred there; setp.ne.b32 there, %3, 0; mov.b32 %0, 0; mov.b32 %1, 0;"
+      " @there ld.global.nc.v2.b32 {%0, %1}, [%2]; }"
+      : "=r"(words[0]), "=r"(words[1])
+      : "l"(address), "r"(static_cast<int>(present)));
+}
+template <> TCONV_DEVICE void load_present<16>(const void* address, bool present, unsigned (&words)[4]) {
+  asm volatile(
+      "{ .reg .pred there; setp.ne.b32 there, %5, 0;"
+      " mov.b32 %0, 0; mov.b32 %1, 0; mov.b32 %2, 0; mov.b32 %3, 0;"
+      " @there ld.global.nc.v4.b32 {%0, %1, %2, %3}, [%4]; }"
+      : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+      : "l"(address), "r"(static_cast<int>(present)));
+}
+
 // What goes on while threads do: copies to shared memory, and the kernel before or behind this one.
 
 // A block's copy of pieces of some bytes, a multiple of 16, from global to shared memory, in which they lie as in
@@ -865,7 +871,6 @@ template <class Axis> struct Shifts {
 // Pieces that are not `wanted(number)` are left out. From sm_90 on a lane asks for all of a piece, by PTX
 // cp.async.bulk, and an mbarrier in `memory`, 8 bytes of shared memory, says when it is there. Before, each thread
 // copies 16 bytes at a time, by cp.async.cg.
-#if !defined(TCONV_EMULATOR)
 template <int Threads, class Wanted> struct BlockCopy {
 #if __CUDA_ARCH__ >= 900
   unsigned barrier, parity = 0;
@@ -1022,7 +1027,6 @@ template <class Layer, class Shape> struct InputMap {
   static constexpr int channels = Layer::groups * Layer::group_in_channels;
   int batch, depths, rows, columns;
   Index plane;
-  const Element* first;  // of the box's first image and the block's group
 
   TCONV_DEVICE InputMap(int batch, int depths, int rows, int columns) : batch(batch), depths(depths), rows(rows),
       columns(columns), plane(static_cast<Index>(depths) * rows * columns) {}
@@ -1075,13 +1079,9 @@ struct Identity {
   struct Channel {};
   template <int N> struct Values {};
   TCONV_DEVICE Channel of(int) const { return {}; }
-  template <int N, class Element> TCONV_DEVICE Values<N> fetch(const Element*, bool) const { return {}; }
   // Output i of those N from y, its sum with the bias.
   template <class Sum, int N> TCONV_DEVICE Sum apply(Sum y, const Channel&, const Values<N>&, int) const { return y; }
 };
-
-// Chooses a function by whether there is a program: C++14 compiles both branches of an `if`.
-template <bool> struct HasProgram {};
 
 template <class Layer, class Program> struct Epilogue {
   using Sum = typename AccumulatorOf<typename Layer::Element>::type;
@@ -1133,35 +1133,6 @@ TCONV_DEVICE const typename Layer::Element* weight_at(const typename Layer::Elem
   const long long filter =
       (static_cast<long long>(group) * Layer::group_in_channels + in_channel) * Layer::group_out_channels + out_channel;
   return weight + filter * (Layer::Depth::kernel * Layer::Height::kernel * Layer::Width::kernel) + tap;
-}
-
-// Puts a unit into a vector: the word of two 16-bit items or of one of 32 bits, or both words of a double.
-TCONV_DEVICE void mma_pack(const float (&items)[1], int unit, Vector<unsigned, 4>& vector) {
-  vector.values[unit] = float_bits(items[0]);
-}
-TCONV_DEVICE void mma_pack(const double (&items)[1], int unit, Vector<unsigned, 4>& vector) {
-  vector.values[2 * unit] = low_word(items[0]), vector.values[2 * unit + 1] = high_word(items[0]);
-}
-template <class Half16> TCONV_DEVICE void mma_pack(const Half16 (&items)[2], int unit, Vector<unsigned, 4>& vector) {
-  vector.values[unit] = items[0].bits | static_cast<unsigned>(items[1].bits) << 16;
-}
-
-// Puts a factor into a lane's two words of a column: the word of one of two, or both of a double.
-TCONV_DEVICE void mma_words(float factor, int half, unsigned (&words)[2]) { words[half] = float_bits(factor); }
-TCONV_DEVICE void mma_words(double factor, int, unsigned (&words)[2]) {
-  words[0] = low_word(factor), words[1] = high_word(factor);
-}
-
-// Gets an item out of the words in which some lie one after the other.
-template <int N> TCONV_DEVICE void mma_unpack(const Vector<unsigned, N>& words, int number, float& item) {
-  item = bits_float(words.values[number]);
-}
-template <int N> TCONV_DEVICE void mma_unpack(const Vector<unsigned, N>& words, int number, double& item) {
-  item = words_double(words.values[2 * number], words.values[2 * number + 1]);
-}
-template <int N, class Half16>
-TCONV_DEVICE void mma_unpack(const Vector<unsigned, N>& words, int number, Half16& item) {
-  item.bits = static_cast<unsigned short>(words.values[number / 2] >> number % 2 * 16);
 }
 
 // Bytes from a row to the next of the outputs that a warp stores in one turn. Lanes that write two neighbouring
@@ -1268,6 +1239,10 @@ template <class Layer, class Tile> struct MmaShape {
   // others position by position, as what they are multiplied as.
   static constexpr bool by_channel = Tile::Pipeline::copied > 0;
   static constexpr int row_places = by_channel ? row_patches * Tile::Pipeline::patch_columns : halo_columns;
+  // Numbers of 32 or 64 bits that lie channel by channel are loaded by the lanes that have them; what else a warp loads
+  // are matrices, of two tiles of positions at once, of which a lane names a row.
+  static constexpr bool own_words = by_channel;
+  static constexpr int lane_places = own_words ? Tile::Warps::position_tiles : Tile::Warps::position_tiles / 2;
 
   // How far the input at a shift lies behind that at the highest one.
   static TCONV_CONSTANT int halo_offset(int shift) {
@@ -1357,50 +1332,84 @@ template <class Layer, class Tile> struct MmaShape {
                                                          chunks * stage_steps * (taps / Tile::taps_together) * 32;
 };
 
-// A vector of factors of neighbouring channels at one place of a stage. Matrices are loaded by words, so a double's two
-// lie apart: of 32 bytes of channels the low words first.
+// Loads them, moved by so many bytes: `columns[plane][tile]` are the lane's two words of a tile of positions.
+template <class Layer, class Tile>
+TCONV_DEVICE void mma_load_columns(const unsigned char* const (&places)[MmaShape<Layer, Tile>::lane_places], int moved,
+    unsigned (&columns)[MmaShape<Layer, Tile>::planes][Tile::Warps::position_tiles][2]) {
+  using Shape = MmaShape<Layer, Tile>;
+  if (Shape::own_words) {
+    // Each lane loads its own, and rounds them.
+    using Number = typename Shape::Sum;
+    TCONV_UNROLL for (int j = 0; j < Tile::Warps::position_tiles; ++j)
+      TCONV_UNROLL for (int half = 0; half < Shape::step_channels / 4; ++half) {
+        const Number value = *reinterpret_cast<const Number*>(places[j] + moved + half * 4 * Shape::channel_bytes);
+        const Number factor = matrix_factor<Layer>(value, 0);
+        columns[0][j][half] = float_bits(static_cast<float>(factor));
+      }
+  } else {
+    // Four matrices at once: two tiles of positions, and of each the halves of 32 bytes of channels.
+    TCONV_UNROLL for (int plane = 0; plane < Shape::planes; ++plane)
+      TCONV_UNROLL for (int j = 0; j < Tile::Warps::position_tiles; j += 2) {
+        unsigned words[4];
+        if (Shape::by_channel)
+          load_turned_matrices(places[j / 2] + moved, words);
+        else
+          load_matrices(places[j / 2] + moved + plane * Shape::plane_bytes, words);
+        columns[plane][j][0] = words[0], columns[plane][j][1] = words[1];
+        columns[plane][j + 1][0] = words[2], columns[plane][j + 1][1] = words[3];
+      }
+  }
+}
+
+// Gets an item out of the words in which some lie one after the other.
+template <int N> TCONV_DEVICE void mma_unpack(const Vector<unsigned, N>& words, int number, float& item) {
+  item = bits_float(words.values[number]);
+}
+template <int N> TCONV_DEVICE void mma_unpack(const Vector<unsigned, N>& words, int number, double& item) {
+  item = words_double(words.values[2 * number], words.values[2 * number + 1]);
+}
+template <int N, class Half16>
+TCONV_DEVICE void mma_unpack(const Vector<unsigned, N>& words, int number, Half16& item) {
+  item.bits = static_cast<unsigned short>(words.values[number / 2] >> number % 2 * 16);
+}
+
+// Puts a vector of neighbouring channels at one place of a stage, as the tensor core shall see them.
 template <class Layer, class Tile>
 TCONV_DEVICE void mma_put(const typename Layer::Element (&values)[16 / sizeof(typename Layer::Element)], int vector,
                           unsigned char* place) {
   using Shape = MmaShape<Layer, Tile>;
-  constexpr int items = Shape::unit_items;
+  using Factors = Vector<typename Layer::Element, Shape::vector_items>;
   TCONV_UNROLL for (int plane = 0; plane < Shape::planes; ++plane) {
-    Vector<unsigned, 4> words;
-    TCONV_UNROLL for (int u = 0; u < Shape::units; ++u) {
-      typename Layer::Element factors[items];
-      TCONV_UNROLL for (int k = 0; k < items; ++k) factors[k] = matrix_factor<Layer>(values[u * items + k], plane);
-      mma_pack(factors, u, words);
-    }
-    *reinterpret_cast<Vector<unsigned, 4>*>(place + plane * Shape::plane_bytes + vector * 16) = words;
+    Factors factors;
+#pragma unroll
+    for (int k = 0; k < Shape::vector_items; ++k) factors.values[k] = matrix_factor<Layer>(values[k], plane);
+    *reinterpret_cast<Factors*>(place + plane * Shape::plane_bytes + vector * 16) = factors;
   }
 }
 
-// The input of a block's group.
-template <class Layer, class Tile> struct MmaInputMap : InputMap<Layer, MmaShape<Layer, Tile>> {
-  using Base = InputMap<Layer, MmaShape<Layer, Tile>>;
-  const typename Layer::Element* x;
+// The first input of a block's group.
+template <class Layer, class Tile>
+TCONV_DEVICE const typename Layer::Element* mma_first_input(const typename Layer::Element* x, int group,
+                                                            typename Layer::Index plane) {
+  return x + static_cast<long long>(group) * Layer::group_in_channels * plane;
+}
 
-  TCONV_DEVICE MmaInputMap(const typename Layer::Element* of_all, int group, int batch, int depths, int rows,
-      int columns) : Base(batch, depths, rows, columns) {
-    x = of_all + static_cast<long long>(group) * Layer::group_in_channels * this->plane;
-  }
-
-  TCONV_DEVICE void enter(const BoxPosition& box) {
-    this->first = x + static_cast<long long>(box.image) * Base::channels * this->plane;
-  }
-};
-
-// A thread's part of a box's inputs, on their way from memory to shared memory, in patches of a vector of channels by
-// `patch_columns` neighbouring columns. A load brings one channel of a patch, or all of a column where inputs are
-// channels_last; what is stored is a column. Patches of several columns need rows that begin at multiples of a patch:
-// then patches do so too, and while a row of the halo may begin and end within one, a row of the input does not.
-template <class Layer, class Tile> struct MmaTurnedInputs : MmaInputMap<Layer, Tile> {
-  using Map = MmaInputMap<Layer, Tile>;
+// A thread's part of a box's inputs that come through registers, where they are rounded and, unless they are
+// channels_last, turned: a chunk is on its way while the one before it is multiplied. In shared memory they lie
+// position by position, the channels of a chunk together, as ldmatrix wants them. They come in patches of a vector of
+// channels by `patch_columns` neighbouring columns. A load brings one channel of a patch, or all of a column where
+// inputs are channels_last; what is stored is a column. Patches of several columns need rows that begin at multiples of
+// a patch: then patches do so too, and while a row of the halo may begin and end within one, a row of the input does
+// not.
+template <class Layer, class Tile> struct MmaTurnedInputs {
   using Shape = MmaShape<Layer, Tile>;
   using Element = typename Layer::Element;
   using Index = typename Layer::Index;
   static constexpr int side = Shape::vector_items, columns_together = Tile::Pipeline::patch_columns;
   static constexpr int load_bytes = columns_together * Shape::item_bytes, loads = side, words = load_bytes / 4;
+  const InputMap<Layer, Shape> map;
+  const Element* const x;                // of the block's group
+  const Element* first;                  // of the box's first image
   unsigned inside;                       // by patch: whether it is one of the input
   Index offsets[Shape::thread_patches];  // of the patch's first channel and column in the first chunk
   // Words are not taken apart before they are stored: that would wait for each load.
@@ -1429,25 +1438,26 @@ template <class Layer, class Tile> struct MmaTurnedInputs : MmaInputMap<Layer, T
     return whole || in_range(column, Shape::halo_columns);
   }
 
-  using Map::Map;
+  TCONV_DEVICE MmaTurnedInputs(const Element* x, int group, int batch, int depths, int rows, int columns)
+      : map(batch, depths, rows, columns), x(mma_first_input<Layer, Tile>(x, group, map.plane)) {}
 
   // Whatever is loaded from now on is of this box.
   TCONV_DEVICE void begin(const BoxPosition& box) {
-    this->enter(box);
+    first = x + static_cast<long long>(box.image) * map.channels * map.plane;
     const BoxPosition halo = halo_of<Shape>(box);
     inside = 0;
     TCONV_UNROLL for (int i = 0; i < Shape::thread_patches; ++i) {
-      const auto place = this->place(halo, row(i), halo_column(i));
+      const auto place = map.place(halo, row(i), halo_column(i));
       if (present(i) && place.inside) inside |= 1u << i;
       const int channel = vector(i) * side;
-      offsets[i] = (place.image * static_cast<Index>(Map::channels) + channel) * this->plane + place.position;
+      offsets[i] = (place.image * static_cast<Index>(map.channels) + channel) * map.plane + place.position;
     }
   }
 
   // Asks for one of so many parts of a chunk, if it is `wanted`.
   TCONV_DEVICE void load(int chunk, bool wanted, int part, int parts, unsigned char*) {
-    const long long channel_pitch = this->plane;
-    const Element* const of_chunk = this->first + chunk * Shape::chunk_channels * channel_pitch;
+    const long long channel_pitch = map.plane;
+    const Element* const of_chunk = first + chunk * Shape::chunk_channels * channel_pitch;
     const unsigned here = wanted ? inside : 0;
     TCONV_UNROLL for (int i = 0; i < Shape::thread_patches; ++i) {
       const int channel = chunk * Shape::chunk_channels + vector(i) * side;
@@ -1481,57 +1491,57 @@ template <class Layer, class Tile> struct MmaTurnedInputs : MmaInputMap<Layer, T
   }
 };
 
-// A thread's part of a box's inputs that lie channel by channel: some patches of some channels, copied as they are.
-template <class Layer, class Tile> struct MmaCopiedInputs : MmaInputMap<Layer, Tile> {
-  using Map = MmaInputMap<Layer, Tile>;
+// A thread's part of a box's inputs that lie channel by channel: some patches of some channels, copied as they are,
+// several chunks ahead. A warp rounds or turns them when it loads its operands; 16-bit ones only where no shift moves
+// them along the row, as they are turned eight by eight. (Before sm_90 a wait for weights is one for all copies, so
+// that only the next chunk is on its way.)
+template <class Layer, class Tile> struct MmaCopiedInputs {
   using Shape = MmaShape<Layer, Tile>;
   using Element = typename Layer::Element;
   using Index = typename Layer::Index;
   static constexpr int lanes = Shape::patch_lanes, sharers = Shape::threads / lanes;
   static constexpr int patch_bytes = Tile::Pipeline::patch_columns * Shape::item_bytes;
+  const InputMap<Layer, Shape> map;
+  const Element* const x;                // of the block's group
+  const Element* first;                  // of the box's first image
   unsigned inside;                       // by patch: whether it is one of the input
   Index offsets[Shape::thread_patches];  // of the patch in the thread's first channel of the first chunk
   ThreadCopies<patch_bytes, Shape::thread_loads, Shape::input_stages> copies;
 
-  static TCONV_DEVICE int patch(int i) { return static_cast<int>(threadIdx.x) % lanes + i * lanes; }
-  static TCONV_DEVICE int channel(int k) { return static_cast<int>(threadIdx.x) / lanes + k * sharers; }
-  static TCONV_DEVICE bool present(int i) {
-    return (i + 1) * lanes <= Shape::halo_patches || patch(i) < Shape::halo_patches;
-  }
-  static TCONV_DEVICE bool in_chunk(int k) {
-    return (k + 1) * sharers <= Shape::chunk_channels || channel(k) < Shape::chunk_channels;
-  }
-
-  using Map::Map;
+  TCONV_DEVICE MmaCopiedInputs(const Element* x, int group, int batch, int depths, int rows, int columns)
+      : map(batch, depths, rows, columns), x(mma_first_input<Layer, Tile>(x, group, map.plane)) {}
 
   // Whatever is copied from now on is of this box.
   TCONV_DEVICE void begin(const BoxPosition& box) {
-    this->enter(box);
+    first = x + static_cast<long long>(box.image) * map.channels * map.plane;
     const BoxPosition halo = halo_of<Shape>(box);
     inside = 0;
     TCONV_UNROLL for (int i = 0; i < Shape::thread_patches; ++i) {
-      const auto place = this->place(halo, patch(i) / Shape::row_patches,
-                                     patch(i) % Shape::row_patches * Tile::Pipeline::patch_columns - Shape::patch_lead);
+      const int patch = static_cast<int>(threadIdx.x) % lanes + i * lanes;
+      const auto place = map.place(halo, patch / Shape::row_patches,
+                                   patch % Shape::row_patches * Tile::Pipeline::patch_columns - Shape::patch_lead);
       if (place.inside) inside |= 1u << i;
-      offsets[i] = (place.image * static_cast<Index>(Map::channels) + channel(0)) * this->plane + place.position;
+      const int channel = static_cast<int>(threadIdx.x) / lanes;
+      offsets[i] = (place.image * static_cast<Index>(map.channels) + channel) * map.plane + place.position;
     }
   }
 
   // Asks for one of so many parts of a chunk, if it is `wanted`.
   TCONV_DEVICE void load(int chunk, bool wanted, int part, int parts, unsigned char* stage) {
     if (!wanted) return;
-    constexpr int in_channels = Layer::group_in_channels;
-    const long long pitch = static_cast<long long>(sharers) * this->plane;
-    const Element* const of_chunk = this->first + chunk * Shape::chunk_channels * static_cast<long long>(this->plane);
-    unsigned char* const own = stage + channel(0) * Shape::channel_bytes + patch(0) * patch_bytes;
+    const int thread = static_cast<int>(threadIdx.x), first_patch = thread % lanes, first_channel = thread / lanes;
+    const long long pitch = static_cast<long long>(sharers) * map.plane;
+    const Element* const of_chunk = first + chunk * Shape::chunk_channels * static_cast<long long>(map.plane);
+    unsigned char* const own = stage + first_channel * Shape::channel_bytes + first_patch * patch_bytes;
     TCONV_UNROLL for (int i = 0; i < Shape::thread_patches; ++i) {
       const Element* from = of_chunk + offsets[i];
       TCONV_UNROLL for (int k = 0; k < Shape::thread_channels; ++k) {
-        const int number = i * Shape::thread_channels + k;
-        if (number * parts / Shape::thread_loads == part && present(i) && in_chunk(k))
+        const int number = i * Shape::thread_channels + k, channel = first_channel + k * sharers;
+        if (number * parts / Shape::thread_loads == part &&
+            ((i + 1) * lanes <= Shape::halo_patches || first_patch + i * lanes < Shape::halo_patches) &&
+            ((k + 1) * sharers <= Shape::chunk_channels || channel < Shape::chunk_channels))
           copies.begin(own + i * lanes * patch_bytes + k * sharers * Shape::channel_bytes, from,
-                       (inside >> i & 1u) != 0 &&
-                           (Shape::whole_chunks || chunk * Shape::chunk_channels + channel(k) < in_channels));
+                       (inside >> i & 1u) != 0);
         from = kept(from + pitch);
       }
     }
@@ -1543,56 +1553,9 @@ template <class Layer, class Tile> struct MmaCopiedInputs : MmaInputMap<Layer, T
   TCONV_DEVICE void wait() { copies.template wait<Shape::stages_ahead - 1>(); }
 };
 
-// `Inputs` bring them there. A lane names `lane_places` of them: place i is position `number(lane)` of the warp's tile
-// of positions `tile(i, lane)`, and `offset(lane)` bytes. columns[plane][tile] are the lane's two words of a tile.
-//
-// Inputs by position. Lane l names row l % 8 of matrix l / 8: two tiles of positions, and of each the halves of 32
-// bytes of channels.
-template <class Layer, class Tile> struct MmaPositionColumns {
-  using Shape = MmaShape<Layer, Tile>;
-  using Inputs = MmaTurnedInputs<Layer, Tile>;
-  static constexpr int lane_places = Tile::Warps::position_tiles / 2;
-
-  static TCONV_DEVICE int tile(int i, int lane) { return 2 * i + lane / 16; }
-  static TCONV_DEVICE int number(int lane) { return lane % 8; }
-  static TCONV_DEVICE int offset(int lane) { return lane / 8 % 2 * 16; }
-
-  static TCONV_DEVICE void load(const unsigned char* const (&places)[lane_places], int moved,
-                                unsigned (&columns)[Shape::planes][Tile::Warps::position_tiles][2]) {
-    TCONV_UNROLL for (int plane = 0; plane < Shape::planes; ++plane)
-      TCONV_UNROLL for (int j = 0; j < Tile::Warps::position_tiles; j += 2) {
-        unsigned words[4];
-        load_matrices(places[j / 2] + moved + plane * Shape::plane_bytes, words);
-        columns[plane][j][0] = words[0], columns[plane][j][1] = words[1];
-        columns[plane][j + 1][0] = words[2], columns[plane][j + 1][1] = words[3];
-      }
-  }
-};
-
-// Inputs by channel, of one word or two: each lane loads its own, and rounds them.
-template <class Layer, class Tile> struct MmaWordColumns {
-  using Shape = MmaShape<Layer, Tile>;
-  using Element = typename Layer::Element;
-  using Inputs = MmaCopiedInputs<Layer, Tile>;
-  static constexpr int lane_places = Tile::Warps::position_tiles;
-
-  static TCONV_DEVICE int tile(int i, int) { return i; }
-  static TCONV_DEVICE int number(int lane) { return lane / 4; }
-  static TCONV_DEVICE int offset(int lane) { return lane % 4 * Shape::channel_bytes; }
-
-  static TCONV_DEVICE void load(const unsigned char* const (&places)[lane_places], int moved,
-                                unsigned (&columns)[Shape::planes][Tile::Warps::position_tiles][2]) {
-    TCONV_UNROLL for (int j = 0; j < Tile::Warps::position_tiles; ++j)
-      TCONV_UNROLL for (int half = 0; half < Shape::step_channels / 4; ++half) {
-        const Element value = *reinterpret_cast<const Element*>(places[j] + moved + half * 4 * Shape::channel_bytes);
-        mma_words(matrix_factor<Layer>(value, 0), half, columns[0][j]);
-      }
-  }
-};
-
 template <class Layer, class Tile>
-using MmaColumns = typename Choice<!MmaShape<Layer, Tile>::by_channel, MmaPositionColumns<Layer, Tile>,
-    MmaWordColumns<Layer, Tile>>::type;
+using MmaInputs = typename Choice<MmaShape<Layer, Tile>::by_channel, MmaCopiedInputs<Layer, Tile>,
+                                  MmaTurnedInputs<Layer, Tile>>::type;
 
 template <class Layer, class Tile> TCONV_CONSTANT Launch mma_launch(const Sizes& sizes) {
   using Shape = MmaShape<Layer, Tile>;
@@ -1604,25 +1567,20 @@ template <class Layer, class Tile> TCONV_CONSTANT Launch mma_launch(const Sizes&
       Shape::weight_sets, Tile::Box::images * Layer::groups * Layer::group_in_channels + Shape::chunk_channels, 32);
 }
 
-// A warp's sums.
+// A lane's part of a warp's sums: of each tile of 16 rows by 8 positions those of rows lane / 4 and lane / 4 + 8, at
+// two neighbouring positions each.
 template <class Layer, class Tile> struct MmaSums {
-  using Shape = MmaShape<Layer, Tile>;
-  typename Shape::Sum values[Tile::Warps::row_tiles][Tile::Warps::position_tiles][4];
-
-  TCONV_DEVICE void clear() {
-    TCONV_UNROLL for (int i = 0; i < Tile::Warps::row_tiles; ++i)
-      TCONV_UNROLL for (int j = 0; j < Tile::Warps::position_tiles; ++j)
-        TCONV_UNROLL for (int k = 0; k < 4; ++k) values[i][j][k] = 0;
-  }
-
-  TCONV_DEVICE void add(const MmaSums& other) {
-    TCONV_UNROLL for (int i = 0; i < Tile::Warps::row_tiles; ++i)
-      TCONV_UNROLL for (int j = 0; j < Tile::Warps::position_tiles; ++j)
-        TCONV_UNROLL for (int k = 0; k < 4; ++k) values[i][j][k] += other.values[i][j][k];
-  }
+  typename MmaShape<Layer, Tile>::Sum values[Tile::Warps::row_tiles][Tile::Warps::position_tiles][4];
 };
 
-// Adds the sums of all sets of warps, in order, in the first set; false in the others, whose work is done.
+template <class Layer, class Tile> TCONV_DEVICE void mma_clear(MmaSums<Layer, Tile>& sums) {
+  TCONV_UNROLL for (int i = 0; i < Tile::Warps::row_tiles; ++i)
+    TCONV_UNROLL for (int j = 0; j < Tile::Warps::position_tiles; ++j)
+      TCONV_UNROLL for (int k = 0; k < 4; ++k) sums.values[i][j][k] = 0;
+}
+
+// Several sets of warps share the input channels, a part of each chunk for each. Adds the sums of all, in order, in the
+// first set; false in the others, whose work is done.
 template <class Layer, class Tile> TCONV_DEVICE bool mma_join(MmaSums<Layer, Tile>& sums, unsigned char* shared) {
   using Shape = MmaShape<Layer, Tile>;
   if (Tile::Warps::splits == 1) return true;
@@ -1702,18 +1660,9 @@ template <class Layer, class Tile, class Program> struct MmaTurn {
            in_range(row, rows) && in_range(column, columns);
   }
 
-  // Stores neighbouring outputs of a channel, or of channels from one on, of what is staged: themselves, or their y.
-  template <int width>
-  TCONV_DEVICE void put(Element* to, const Vector<Staged, width>& together, int, HasProgram<false>) const {
-    *reinterpret_cast<Vector<Element, width>*>(to) = together;
-  }
-  template <int width>
-  TCONV_DEVICE void put(Element* to, const Vector<Staged, width>& together, int channel, HasProgram<true>) const {
-    const auto read = epilogue.program.template fetch<width>(to, true);
-    Vector<Element, width> outputs;
-    TCONV_UNROLL for (int i = 0; i < width; ++i)
-      outputs.values[i] = epilogue.output(together.values[i], epilogue.of(channel), read, i);
-    *reinterpret_cast<Vector<Element, width>*>(to) = outputs;
+  // Stores neighbouring outputs of a channel, or of channels from one on.
+  template <int width> TCONV_DEVICE void put(Element* to, const Vector<Staged, width>& together, int channel) const {
+    *reinterpret_cast<Vector<Staged, width>*>(to) = together;
   }
 
   // Neighbouring lanes store neighbouring outputs of a row, `width` each; where there are too few, of several channels.
@@ -1745,23 +1694,19 @@ template <class Layer, class Tile, class Program> struct MmaTurn {
             const auto part = *reinterpret_cast<const Vector<Staged, neighbours>*>(of_phase);
             TCONV_UNROLL for (int n = 0; n < neighbours; ++n) together.values[n * run + i] = part.values[n];
           }
-          put(to, together, first_channel + channel, HasProgram<Layer::has_program>());
+          put(to, together, first_channel + channel);
           to += channel_lanes * plane;
         }
       }
   }
 
   TCONV_DEVICE void store() const {
-    constexpr int half = row_width > 1 ? row_width / 2 : 1, quarter = half > 1 ? half / 2 : 1;
-    if (columns % row_width == 0) {
+    constexpr int half = row_width > 1 ? row_width / 2 : 1;
+    if (columns % row_width == 0)
       store_rows<row_width>();
-    } else if (columns % half == 0) {
+    else if (row_width > 2 && columns % half == 0)
       store_rows<half>();
-    } else if (columns % quarter == 0) {
-      store_rows<quarter>();
-    } else {
-      store_rows<1>();
-    }
+    else store_rows<1>();
   }
 };
 
@@ -1819,7 +1764,7 @@ template <class Layer, class Tile> struct MmaFilters {
   static constexpr int units = Shape::units, items = Shape::unit_items, together = Tile::taps_together;
   static constexpr int load_bytes = greatest_common_divisor(together * Shape::item_bytes, 16);
   static constexpr int loads = together * Shape::item_bytes / load_bytes, words = load_bytes / 4;
-  using Loaded = Vector<unsigned, words>;
+  using Factors = Vector<Element, Shape::vector_items>;
 
   Element* prepared;
   int group, step, channel_tile, lane;
@@ -1839,18 +1784,18 @@ template <class Layer, class Tile> struct MmaFilters {
   }
 
   // A pair's vector, of one plane; of a tile beyond the last, nothing.
-  TCONV_DEVICE void put(const Pair& pair, int plane, const Vector<unsigned, 4>& vector) const {
+  TCONV_DEVICE void put(const Pair& pair, int plane, const Factors& factors) const {
     const int tile = channel_tile * Shape::phase_tiles + pair.phase;
     if (tile >= Shape::row_blocks * Shape::block_row_tiles) return;
     const long long block = static_cast<long long>(group) * Shape::row_blocks + tile / Shape::block_row_tiles;
     const long long of_chunk = (block * Shape::chunks + step / Shape::stage_steps) * Shape::shifts + pair.shift;
     const long long of_tile = of_chunk * Shape::block_row_tiles + tile % Shape::block_row_tiles;
     const long long of_step = (of_tile * Shape::stage_steps + step % Shape::stage_steps) * Shape::planes + plane;
-    reinterpret_cast<Vector<unsigned, 4>*>(prepared)[of_step * 32 + lane] = vector;
+    reinterpret_cast<Factors*>(prepared)[of_step * 32 + lane] = factors;
   }
 
   TCONV_DEVICE void bring(const Element* weight, int first_tap) const {
-    Loaded loaded[units][items][loads];
+    Vector<unsigned, words> loaded[units][items][loads];
     TCONV_UNROLL for (int u = 0; u < units; ++u)
       TCONV_UNROLL for (int i = 0; i < items; ++i) {
         const int out_channel = channel_tile * 16 + lane / 4 + u % 2 * 8;
@@ -1865,17 +1810,14 @@ template <class Layer, class Tile> struct MmaFilters {
       const Pair pair = pair_of(first_tap + t);
       constexpr int of_load = load_bytes / Shape::item_bytes;
       TCONV_UNROLL for (int plane = 0; plane < Shape::planes; ++plane) {
-        Vector<unsigned, 4> vector;
-        TCONV_UNROLL for (int u = 0; u < units; ++u) {
-          Element values[items];
+        Factors factors;
+        TCONV_UNROLL for (int u = 0; u < units; ++u)
           TCONV_UNROLL for (int i = 0; i < items; ++i) {
             Element value;
             mma_unpack(loaded[u][i][t / of_load], t % of_load, value);
-            values[i] = matrix_factor<Layer>(value, plane);
+            factors.values[u * items + i] = matrix_factor<Layer>(value, plane);
           }
-          mma_pack(values, u, vector);
-        }
-        put(pair, plane, vector);
+        put(pair, plane, factors);
       }
     }
   }
@@ -1885,7 +1827,7 @@ template <class Layer, class Tile> struct MmaFilters {
     for (int pair = number; pair < Shape::phases * Shape::shifts; pair += threads)
       if (!Shape::has_taps(pair % Shape::shifts, pair / Shape::shifts))
         for (int plane = 0; plane < Shape::planes; ++plane)
-          put({pair / Shape::shifts, pair % Shape::shifts}, plane, Vector<unsigned, 4>{});
+          put({pair / Shape::shifts, pair % Shape::shifts}, plane, Factors{});
   }
 };
 
@@ -1966,65 +1908,49 @@ template <class Layer, class Tile> struct MmaWeightStages {
 //              : warp 1   : : warp 3   :              the same channels, the column phase running fastest: a warp
 //              :..........: :..........:              mostly has whole rows of outputs.
 //
-// `splits` such sets of warps share the input channels, a part of each chunk for each; the first adds the others' sums
-// to its own, in order.
+// Shared memory, in this order; stages go round, the one read while another is written:
 //
-// Shared memory. The box's inputs with the halo around it lie position by position, the channels of a chunk together:
-// ldmatrix then finds its rows at any shift, as moving by a shift is adding a constant. Places outside the input are 0.
-// Inputs that are `copied` lie channel by channel instead, as they do in memory, and have more stages. Weights lie as
-// the lanes want them, so that a fragment is one load of 16 bytes. There are two stages of both, if there are several
-// steps; at the end warps bring their outputs into the order of memory there. Behind it all stands what tells when
-// weights have landed.
+//   | stages of inputs: the box with the halo     | stages of weights: as the lanes want them, | what tells when
+//   | around it, a chunk of channels; 0 outside   | a fragment is one load of 16 bytes         | weights have landed
 //
-// Weights that are `resident` have a stage for each chunk, and are brought once: there are fewer blocks than boxes, and
-// a block goes through several of them, with the next box's first inputs on their way while it multiplies the last
-// chunk of this one. Outputs have memory of their own then.
+// Moving by a shift is adding a constant to a place. At the end warps bring their outputs into the order of memory, in
+// place of the stages or behind them.
 //
-//     step n:    wait; barrier; ask for the weights of step n+1;  multiply  ;  write the next chunk's inputs, if
-//                               and, of a new chunk, for the                   this is the chunk's last step
+//     step n:    wait; barrier; ask for the weights of step n+1;  multiply  ;  the next chunk's inputs, if this
+//                               and, of a new chunk, for the                   is the chunk's last step
 //                               next chunk's inputs
 //
-// A step is one chunk of channels and one group of shifts. Weights come by copies of the block. Inputs come through
-// registers, where they are rounded and, unless they are channels_last, turned: a chunk is on its way while the one
-// before it is multiplied. Or they are copied by threads, several chunks ahead, and are rounded or turned when a warp
-// loads its operands; 16-bit ones only where no shift moves them along the row, as they are turned eight by eight.
-// (Before sm_90 a wait for weights is one for all copies, so that only the next chunk is on its way.)
+// A step is one chunk of channels and one group of shifts. The wait is for its weights and, of a new chunk, its inputs;
+// behind the barrier those of all threads are there, and nobody reads the stages of the step before any more.
 //
 // The kernel may begin while its weights are prepared, and waits for them itself. Whatever it reads before that was
 // there when the preparing kernel began, and it writes nothing.
-//
-// Exact fp32 splits each factor into its rounding to TF32 and the rest, and adds three products. The tensor core drops
-// bits of long sums: they go to registers of their own every 32 channels, those of several shifts among them.
 //
 // Not-a-number: an input outside the map counts as 0, and so does a weight that a phase does not have: an infinite or
 // NaN input reaches all outputs of the positions that read it, an infinite or NaN weight also those at the border.
 //
 // Sizes: the channels of a box's inputs and 32 planes of outputs must stay below 2^31 unless wide_index, as channels
-// that a lane stores are up to so many apart; the rest is 64-bit. Shared memory: MmaShape<Layer, Tile>::shared_bytes.
+// that a lane stores are up to so many apart; the rest is 64-bit.
 
-// Multiplies a set's part of one chunk of channels at one shift, at which inputs lie `moved` bytes behind those at the
-// highest one. `weights` points to the lane's fragment of the warp's first row tile, `places` are the lane's
-// (`MmaColumns`), at the highest shift.
-template <class Layer, class Tile, class Between>
+// Multiplies a step of a chunk of channels at one shift, at which inputs lie `moved` bytes behind those at the highest
+// one. `weights` points to the lane's fragment of the step and the warp's first row tile, `places` are the lane's, at
+// the highest shift.
+template <class Layer, class Tile>
 TCONV_DEVICE void mma_multiply(MmaSums<Layer, Tile>& sums, int shift, int moved, int first_row_tile,
-    const unsigned char* weights, const unsigned char* const (&places)[MmaColumns<Layer, Tile>::lane_places],
-    const Between& between_steps) {
+    const unsigned char* weights, const unsigned char* const (&places)[MmaShape<Layer, Tile>::lane_places]) {
   using Shape = MmaShape<Layer, Tile>;
-  TCONV_UNROLL for (int step = 0; step < Tile::Pipeline::chunk_steps; ++step) {
-    unsigned columns[Shape::planes][Tile::Warps::position_tiles][2];
-    MmaColumns<Layer, Tile>::load(places, moved + step * Shape::step_bytes, columns);
-    TCONV_UNROLL for (int i = 0; i < Tile::Warps::row_tiles; ++i) {
-      if (!Shape::has_taps(shift, (Shape::phases_known ? i : first_row_tile + i) % Shape::phase_tiles)) continue;
-      // The small products first.
-      TCONV_UNROLL for (int row_plane = Shape::planes - 1; row_plane >= 0; --row_plane) {
-        const Vector<unsigned, 4> row = *reinterpret_cast<const Vector<unsigned, 4>*>(
-            weights + ((i * Shape::stage_steps + step) * Shape::planes + row_plane) * Shape::fragment_bytes);
-        TCONV_UNROLL for (int column_plane = Shape::planes - 1 - row_plane; column_plane >= 0; --column_plane)
-          TCONV_UNROLL for (int j = 0; j < Tile::Warps::position_tiles; ++j)
-            MatrixProduct<typename Layer::Element>::add(sums.values[i][j], row.values, columns[column_plane][j]);
-      }
+  unsigned columns[Shape::planes][Tile::Warps::position_tiles][2];
+  mma_load_columns<Layer, Tile>(places, moved, columns);
+  TCONV_UNROLL for (int i = 0; i < Tile::Warps::row_tiles; ++i) {
+    if (!Shape::has_taps(shift, (Shape::phases_known ? i : first_row_tile + i) % Shape::phase_tiles)) continue;
+    // Of exact products the small ones come first.
+    TCONV_UNROLL for (int row_plane = Shape::planes - 1; row_plane >= 0; --row_plane) {
+      const Vector<unsigned, 4> row = *reinterpret_cast<const Vector<unsigned, 4>*>(
+          weights + (i * Shape::stage_steps * Shape::planes + row_plane) * Shape::fragment_bytes);
+      TCONV_UNROLL for (int column_plane = Shape::planes - 1 - row_plane; column_plane >= 0; --column_plane)
+        TCONV_UNROLL for (int j = 0; j < Tile::Warps::position_tiles; ++j)
+          MatrixProduct<typename Layer::Element>::add(sums.values[i][j], row.values, columns[column_plane][j]);
     }
-    between_steps(step);
   }
 }
 
@@ -2050,8 +1976,7 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
   const int boxes_together = static_cast<int>(gridDim.x) / Shape::weight_sets;
 
   // Of inputs, the chunk that is asked for next, and of which box.
-  using Columns = MmaColumns<Layer, Tile>;
-  typename Columns::Inputs inputs(x, group, batch, input_depth, input_height, input_width);
+  MmaInputs<Layer, Tile> inputs(x, group, batch, input_depth, input_height, input_width);
   int chunk_ahead = 0, number_ahead = number;
   const auto is_there = [&] { return Tile::Pipeline::resident ? number_ahead < box_count
       : chunk_ahead < Shape::chunks; };
@@ -2062,6 +1987,8 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
     inputs.end_chunk(is_there(), shared + stage);
     ++chunk_ahead;
     if (!Tile::Pipeline::resident || chunk_ahead < Shape::chunks) return;
+    // Weights that stay: there are fewer blocks than boxes, and the next box's first inputs are on their way while the
+    // last chunk of this one is multiplied.
     chunk_ahead = 0;
     number_ahead += boxes_together;
     if (is_there()) inputs.begin(boxes.box(number_ahead));
@@ -2069,14 +1996,23 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
   inputs.begin(boxes.box(number));
   ask(0, 1, 0);
 
-  int places[Columns::lane_places];
-  TCONV_UNROLL for (int i = 0; i < Columns::lane_places; ++i) {
-    const int position = (warp_wide * Tile::Warps::position_tiles + Columns::tile(i, lane)) * 8 + Columns::number(lane);
+  // Where the inputs of the lane's positions lie in a stage, in bytes.
+  int places[Shape::lane_places];
+  TCONV_UNROLL for (int i = 0; i < Shape::lane_places; ++i) {
+    int tile, number, offset;
+    if (Shape::own_words) {  // position lane / 4 of a tile, one channel of four
+      tile = i, number = lane / 4, offset = lane % 4 * Shape::channel_bytes;
+    } else if (Shape::by_channel) {  // a row of ldmatrix: eight positions of a channel
+      tile = 2 * i + lane / 16, number = 0, offset = lane % 16 * Shape::channel_bytes;
+    } else {  // a row of ldmatrix: 16 bytes of channels of a position
+      tile = 2 * i + lane / 16, number = lane % 8, offset = lane / 8 % 2 * 16;
+    }
+    const int position = (warp_wide * Tile::Warps::position_tiles + tile) * 8 + number;
     const BoxPosition in_box =
         position_in_box<typename Tile::Box>(position < Shape::box_positions ? position : 0, Tile::Box::rows);
     places[i] = (((in_box.image * Shape::halo_depths + in_box.depth) * Shape::halo_rows + in_box.row) *
         Shape::row_places + (Shape::by_channel ? Shape::patch_lead : 0) + in_box.column) * Shape::place_bytes +
-        first_step * Shape::step_bytes + Columns::offset(lane);
+        first_step * Shape::step_bytes + offset;
   }
 
   unsigned char* const weight_stages = shared + Shape::input_stages * Shape::input_stage_bytes;
@@ -2096,11 +2032,11 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
   MmaSums<Layer, Tile> sums;
   int input_stage = 0, weight_stage = 0;  // where they begin, in bytes
   do {
-    sums.clear();
+    mma_clear<Layer, Tile>(sums);
 #pragma unroll 1
     for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
-      const unsigned char* places_of_chunk[Columns::lane_places];
-      TCONV_UNROLL for (int i = 0; i < Columns::lane_places; ++i) places_of_chunk[i] = shared + input_stage + places[i];
+      const unsigned char* places_of_chunk[Shape::lane_places];
+      TCONV_UNROLL for (int i = 0; i < Shape::lane_places; ++i) places_of_chunk[i] = shared + input_stage + places[i];
       const int stage_ahead = Shape::input_stage_before(input_stage);
 #pragma unroll(Shape::shift_groups)
       for (int shift_group = 0; shift_group < Shape::shift_groups; ++shift_group) {
@@ -2116,12 +2052,13 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
             const int shift = shift_group * Tile::Pipeline::chunk_shifts + of_group;
             if (of_group >= Tile::Pipeline::chunk_shifts || shift >= Shape::shifts) break;
             const int moved = Shape::halo_offset(shift) * Shape::place_bytes;
-            mma_multiply<Layer, Tile>(sums, shift, moved, first_row_tile,
-                                      fragments + weight_stage + of_group * Shape::shift_bytes, places_of_chunk,
-                                      [&](int step) {
-                                        const int part = shift * Tile::Pipeline::chunk_steps + step;
-                                        if (part < Shape::input_parts) ask(part, Shape::input_parts, stage_ahead);
-                                      });
+            TCONV_UNROLL for (int step = 0; step < Tile::Pipeline::chunk_steps; ++step) {
+              mma_multiply<Layer, Tile>(sums, shift, moved + step * Shape::step_bytes, first_row_tile,
+                  fragments + weight_stage + of_group * Shape::shift_bytes + step * Shape::planes *
+                  Shape::fragment_bytes, places_of_chunk);
+              const int part = shift * Tile::Pipeline::chunk_steps + step;
+              if (part < Shape::input_parts) ask(part, Shape::input_parts, stage_ahead);
+            }
           }
         }
         weight_stage = Shape::next_weight_stage(weight_stage);
@@ -2132,11 +2069,11 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
 
     if (!Tile::Pipeline::resident)
       __syncthreads();  // Nobody reads the stages any more: what follows takes their place.
-    if (!mma_join(sums, shared)) return;
+    if (!mma_join<Layer, Tile>(sums, shared)) return;
     const long long first_channel = static_cast<long long>(group) * Layer::group_out_channels;
     const Epilogue<Layer, Program> epilogue{bias + first_channel, program, static_cast<int>(first_channel)};
     const long long plane = static_cast<long long>(output_depth) * output_height * output_width;
-    mma_store(sums, epilogue, shared + Shape::stored_at + warp * Shape::turn_bytes,
+    mma_store<Layer, Tile>(sums, epilogue, shared + Shape::stored_at + warp * Shape::turn_bytes,
               y + first_channel * plane, boxes.box(number), first_row_tile,
               warp_wide * Tile::Warps::position_tiles * 8, batch, output_depth, output_height, output_width);
     number += boxes_together;

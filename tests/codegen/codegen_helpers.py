@@ -83,7 +83,7 @@ def settled_layers(
     """The same with the kernels that are written."""
     wanted = understood(wanted, trace(load(path)).tf32)
     with threads() as pool:
-        return settle(planned_layers(path, wanted, families, types), Gpu.h200(), ("sm_80", "sm_90a"), pool)()
+        return settle(planned_layers(path, wanted, families, types), Gpu.h200(), ("sm_90a",), pool)()
 
 
 def _generated(path: Path, wanted: Wanted, families: tuple[str, ...], types: tuple[str, ...]) -> str:

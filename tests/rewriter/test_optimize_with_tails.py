@@ -12,9 +12,10 @@ import torch
 from codegen_helpers import executed
 
 from tconv.cli.optimize import _show
-from tconv.codegen import generate
 from tconv.codegen.generate import Behind
+from tconv.codegen.headers import whole
 from tconv.emulator import Launch
+from tconv.kernels import source
 from tconv.pointwise.functor import functor
 from tconv.rewriter import check
 from tconv.rewriter.outcome import Outcome, Request, to_dict
@@ -122,7 +123,8 @@ def test_a_wrong_program_is_not_written(model_file: Write, monkeypatch: pytest.M
     def wrong(program: object, name: str) -> str:
         return functor(program, name).replace("Sum(0.5)", "Sum(0.5001)")  # type: ignore[arg-type]
 
-    monkeypatch.setattr(generate, "functor", wrong)
+    for module in (source, whole):
+        monkeypatch.setattr(module, "functor", wrong)
     outcome = outcome_of(model_file(MODEL))
     assert outcome.written and outcome.equal and all(not each.layer.behind for each in outcome.layers)
     assert "cuda_fused" not in outcome.request.output.read_text()

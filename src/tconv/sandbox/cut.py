@@ -30,6 +30,8 @@ _INDEX_LIMIT = 2**31
 SLICED = 16
 #: What a GPU that runs all kernels has.
 _MOST_SHARED_BYTES, _MULTIPROCESSORS = 227 * 1024, 132
+#: Reasons for which a file leaves to PyTorch what it should: a layer that it does not replace, and nothing to compute.
+_NOT_ITS_OWN, _EMPTY = "none was made", "the batch is empty"
 
 
 @dataclass(frozen=True)
@@ -257,13 +259,21 @@ class Cutter:
     def replaced(self) -> dict[str, Any] | None:
         launched: list[Any] = []
         elsewhere: list[str] = []
+        empty: set[tuple[int, ...]] = set()
+
+        def note(weight_shape: tuple[int, ...], options: Any, reason: str) -> None:
+            if reason == _EMPTY:
+                empty.add(weight_shape)
+            elif not reason.startswith(_NOT_ITS_OWN):
+                elsewhere.append(reason)
+
         stand_ins = {
             **runs_all(self._file),
             "_extension": lambda family, capability: None,
             "_watched": lambda: False,  # by us alone
             "_looked_at": lambda tensors: "",
             "_modes": int,
-            "_elsewhere": lambda shape, options, reason: elsewhere.append(reason) if "empty" not in reason else None,
+            "_elsewhere": note,
             "_launch": lambda launch, *tensors: launched.append(launch.kernel),
         }
         self._file["_launch_for"].cache_clear()
@@ -273,7 +283,9 @@ class Cutter:
             except ModelFileError:
                 return None
         self._file["_launch_for"].cache_clear()
-        layers = [asdict(layer) for layer in remaining]
+        # Its own with nothing to compute.
+        replaced = [each for each in remaining if each.empty and each.problem.layer.weight_shape in empty]
+        layers = [asdict(layer) for layer in remaining if layer not in replaced]
         found = {"launches": Counter(kernel.name for kernel in launched), "remaining": layers}
         return found | {"extensions": self._extensions(), "elsewhere": list(dict.fromkeys(elsewhere))}
 

@@ -1,7 +1,7 @@
 // mma: a box's inputs on their way from memory to shared memory, turned or copied. `mma.cuh` has the picture.
 //
-// Both have the same functions: `begin` with a box, `load` all parts of a chunk into a stage, then `end_chunk`; `wait`,
-// and a barrier behind it, before the chunk is read that was asked for `Shape::stages_ahead` chunks ago.
+// `MmaInputs` has a thread's part: `begin` with a box, `load` all parts of a chunk into a stage, then `end_chunk`;
+// `wait`, and a barrier behind it, before the chunk is read that was asked for `Shape::stages_ahead` chunks ago.
 #pragma once
 #include "mma/factors.cuh"
 #include "mma/shape.cuh"
@@ -10,57 +10,45 @@
 
 namespace tconv {
 
-// A vector of factors of neighbouring channels at one place of a stage. Matrices are loaded by words, so a double's two
-// lie apart: of 32 bytes of channels the low words first.
+// Puts a vector of neighbouring channels at one place of a stage, as the tensor core shall see them.
 template <class Layer, class Tile>
 TCONV_DEVICE void mma_put(const typename Layer::Element (&values)[16 / sizeof(typename Layer::Element)], int vector,
                           unsigned char* place) {
   using Shape = MmaShape<Layer, Tile>;
-  constexpr int items = Shape::unit_items;
+  using Factors = Vector<typename Layer::Element, Shape::vector_items>;
 #pragma unroll
   for (int plane = 0; plane < Shape::planes; ++plane) {
-    Vector<unsigned, 4> words;
+    Factors factors;
 #pragma unroll
-    for (int u = 0; u < Shape::units; ++u) {
-      typename Layer::Element factors[items];
-#pragma unroll
-      for (int k = 0; k < items; ++k) factors[k] = matrix_factor<Layer>(values[u * items + k], plane);
-      mma_pack(factors, u, words);
-    }
+    for (int k = 0; k < Shape::vector_items; ++k) factors.values[k] = matrix_factor<Layer>(values[k], plane);
     if (Shape::item_bytes < 8) {
-      *reinterpret_cast<Vector<unsigned, 4>*>(place + plane * Shape::plane_bytes + vector * 16) = words;
+      *reinterpret_cast<Factors*>(place + plane * Shape::plane_bytes + vector * 16) = factors;
     } else {
+      // Matrices are loaded by words, so a double's two lie apart: of 32 bytes of channels the low words first.
+      const double first = to_accumulator(factors.values[0]), second = to_accumulator(factors.values[1]);
       Vector<unsigned, 2>* const low = reinterpret_cast<Vector<unsigned, 2>*>(place + vector / 2 * 32) + vector % 2;
-      low[0] = {words.values[0], words.values[2]};
-      low[2] = {words.values[1], words.values[3]};
+      low[0] = {low_word(first), low_word(second)};
+      low[2] = {high_word(first), high_word(second)};
     }
   }
 }
 
-// The input of a block's group.
+// The first input of a block's group.
 template <class Layer, class Tile>
-struct MmaInputMap : InputMap<Layer, MmaShape<Layer, Tile>> {
-  using Base = InputMap<Layer, MmaShape<Layer, Tile>>;
-  const typename Layer::Element* x;
+TCONV_DEVICE const typename Layer::Element* mma_first_input(const typename Layer::Element* x, int group,
+                                                            typename Layer::Index plane) {
+  return x + static_cast<long long>(group) * Layer::group_in_channels * (Tile::channels_last ? 1 : plane);
+}
 
-  TCONV_DEVICE MmaInputMap(const typename Layer::Element* of_all, int group, int batch, int depths, int rows,
-                           int columns)
-      : Base(batch, depths, rows, columns) {
-    x = of_all + static_cast<long long>(group) * Layer::group_in_channels * (Tile::channels_last ? 1 : this->plane);
-  }
-
-  TCONV_DEVICE void enter(const BoxPosition& box) {
-    this->first = x + static_cast<long long>(box.image) * Base::channels * this->plane;
-  }
-};
-
-// A thread's part of a box's inputs, on their way from memory to shared memory, in patches of a vector of channels by
-// `patch_columns` neighbouring columns. A load brings one channel of a patch, or all of a column where inputs are
-// channels_last; what is stored is a column. Patches of several columns need rows that begin at multiples of a patch:
-// then patches do so too, and while a row of the halo may begin and end within one, a row of the input does not.
+// A thread's part of a box's inputs that come through registers, where they are rounded and, unless they are
+// channels_last, turned: a chunk is on its way while the one before it is multiplied. In shared memory they lie
+// position by position, the channels of a chunk together, as ldmatrix wants them. They come in patches of a vector of
+// channels by `patch_columns` neighbouring columns. A load brings one channel of a patch, or all of a column where
+// inputs are channels_last; what is stored is a column. Patches of several columns need rows that begin at multiples of
+// a patch: then patches do so too, and while a row of the halo may begin and end within one, a row of the input does
+// not.
 template <class Layer, class Tile>
-struct MmaTurnedInputs : MmaInputMap<Layer, Tile> {
-  using Map = MmaInputMap<Layer, Tile>;
+struct MmaTurnedInputs {
   using Shape = MmaShape<Layer, Tile>;
   using Element = typename Layer::Element;
   using Index = typename Layer::Index;
@@ -68,6 +56,9 @@ struct MmaTurnedInputs : MmaInputMap<Layer, Tile> {
   static constexpr bool vectors = Shape::whole_vectors;
   static constexpr int load_bytes = vectors ? 16 : columns_together * Shape::item_bytes;
   static constexpr int loads = vectors ? 1 : side, words = load_bytes < 4 ? 1 : load_bytes / 4;
+  const InputMap<Layer, Shape> map;
+  const Element* const x;                // of the block's group
+  const Element* first;                  // of the box's first image
   unsigned inside;                       // by patch: whether it is one of the input
   Index offsets[Shape::thread_patches];  // of the patch's first channel and column in the first chunk
   // Words are not taken apart before they are stored: that would wait for each load.
@@ -100,28 +91,29 @@ struct MmaTurnedInputs : MmaInputMap<Layer, Tile> {
     return whole || in_range(column, Shape::halo_columns);
   }
 
-  using Map::Map;
+  TCONV_DEVICE MmaTurnedInputs(const Element* x, int group, int batch, int depths, int rows, int columns)
+      : map(batch, depths, rows, columns), x(mma_first_input<Layer, Tile>(x, group, map.plane)) {}
 
   // Whatever is loaded from now on is of this box.
   TCONV_DEVICE void begin(const BoxPosition& box) {
-    this->enter(box);
+    first = x + static_cast<long long>(box.image) * map.channels * map.plane;
     const BoxPosition halo = halo_of<Shape>(box);
     inside = 0;
 #pragma unroll
     for (int i = 0; i < Shape::thread_patches; ++i) {
-      const auto place = this->place(halo, row(i), halo_column(i));
+      const auto place = map.place(halo, row(i), halo_column(i));
       if (present(i) && place.inside) inside |= 1u << i;
       const int channel = vector(i) * side;
       offsets[i] = Tile::channels_last
-                       ? (place.image * this->plane + place.position) * Map::channels + channel
-                       : (place.image * static_cast<Index>(Map::channels) + channel) * this->plane + place.position;
+                       ? (place.image * map.plane + place.position) * map.channels + channel
+                       : (place.image * static_cast<Index>(map.channels) + channel) * map.plane + place.position;
     }
   }
 
   // Asks for one of so many parts of a chunk, if it is `wanted`.
   TCONV_DEVICE void load(int chunk, bool wanted, int part, int parts, unsigned char*) {
-    const long long channel_pitch = Tile::channels_last ? 1 : this->plane;
-    const Element* const of_chunk = this->first + chunk * Shape::chunk_channels * channel_pitch;
+    const long long channel_pitch = Tile::channels_last ? 1 : map.plane;
+    const Element* const of_chunk = first + chunk * Shape::chunk_channels * channel_pitch;
     const unsigned here = wanted ? inside : 0;
 #pragma unroll
     for (int i = 0; i < Shape::thread_patches; ++i) {
@@ -152,9 +144,7 @@ struct MmaTurnedInputs : MmaInputMap<Layer, Tile> {
         if (!in_halo(halo_column(i) + c)) continue;
         Element column[side];
 #pragma unroll
-        for (int k = 0; k < side; ++k) {
-          mma_unpack(values[i][vectors ? 0 : k], vectors ? k : c, column[k]);
-        }
+        for (int k = 0; k < side; ++k) mma_unpack(values[i][vectors ? 0 : k], vectors ? k : c, column[k]);
         mma_put<Layer, Tile>(column, vector(i),
                              stage + (row(i) * Shape::halo_columns + halo_column(i) + c) * Shape::place_bytes);
       }
@@ -162,61 +152,63 @@ struct MmaTurnedInputs : MmaInputMap<Layer, Tile> {
   }
 };
 
-// A thread's part of a box's inputs that lie channel by channel: some patches of some channels, copied as they are.
+// A thread's part of a box's inputs that lie channel by channel: some patches of some channels, copied as they are,
+// several chunks ahead. A warp rounds or turns them when it loads its operands; 16-bit ones only where no shift moves
+// them along the row, as they are turned eight by eight. (Before sm_90 a wait for weights is one for all copies, so
+// that only the next chunk is on its way.)
 template <class Layer, class Tile>
-struct MmaCopiedInputs : MmaInputMap<Layer, Tile> {
-  using Map = MmaInputMap<Layer, Tile>;
+struct MmaCopiedInputs {
   using Shape = MmaShape<Layer, Tile>;
   using Element = typename Layer::Element;
   using Index = typename Layer::Index;
   static constexpr int lanes = Shape::patch_lanes, sharers = Shape::threads / lanes;
   static constexpr int patch_bytes = Tile::Pipeline::patch_columns * Shape::item_bytes;
+  const InputMap<Layer, Shape> map;
+  const Element* const x;                // of the block's group
+  const Element* first;                  // of the box's first image
   unsigned inside;                       // by patch: whether it is one of the input
   Index offsets[Shape::thread_patches];  // of the patch in the thread's first channel of the first chunk
   ThreadCopies<patch_bytes, Shape::thread_loads, Shape::input_stages> copies;
 
-  static TCONV_DEVICE int patch(int i) { return static_cast<int>(threadIdx.x) % lanes + i * lanes; }
-  static TCONV_DEVICE int channel(int k) { return static_cast<int>(threadIdx.x) / lanes + k * sharers; }
-  static TCONV_DEVICE bool present(int i) {
-    return (i + 1) * lanes <= Shape::halo_patches || patch(i) < Shape::halo_patches;
-  }
-  static TCONV_DEVICE bool in_chunk(int k) {
-    return (k + 1) * sharers <= Shape::chunk_channels || channel(k) < Shape::chunk_channels;
-  }
-
-  using Map::Map;
+  TCONV_DEVICE MmaCopiedInputs(const Element* x, int group, int batch, int depths, int rows, int columns)
+      : map(batch, depths, rows, columns), x(mma_first_input<Layer, Tile>(x, group, map.plane)) {}
 
   // Whatever is copied from now on is of this box.
   TCONV_DEVICE void begin(const BoxPosition& box) {
-    this->enter(box);
+    first = x + static_cast<long long>(box.image) * map.channels * map.plane;
     const BoxPosition halo = halo_of<Shape>(box);
     inside = 0;
 #pragma unroll
     for (int i = 0; i < Shape::thread_patches; ++i) {
-      const auto place = this->place(halo, patch(i) / Shape::row_patches,
-                                     patch(i) % Shape::row_patches * Tile::Pipeline::patch_columns - Shape::patch_lead);
+      const int patch = static_cast<int>(threadIdx.x) % lanes + i * lanes;
+      const auto place = map.place(halo, patch / Shape::row_patches,
+                                   patch % Shape::row_patches * Tile::Pipeline::patch_columns - Shape::patch_lead);
       if (place.inside) inside |= 1u << i;
-      offsets[i] = (place.image * static_cast<Index>(Map::channels) + channel(0)) * this->plane + place.position;
+      const int channel = static_cast<int>(threadIdx.x) / lanes;
+      offsets[i] = (place.image * static_cast<Index>(map.channels) + channel) * map.plane + place.position;
     }
   }
 
   // Asks for one of so many parts of a chunk, if it is `wanted`.
   TCONV_DEVICE void load(int chunk, bool wanted, int part, int parts, unsigned char* stage) {
     if (!wanted) return;
-    constexpr int in_channels = Layer::group_in_channels;
-    const long long pitch = static_cast<long long>(sharers) * this->plane;
-    const Element* const of_chunk = this->first + chunk * Shape::chunk_channels * static_cast<long long>(this->plane);
-    unsigned char* const own = stage + channel(0) * Shape::channel_bytes + patch(0) * patch_bytes;
+    const int thread = static_cast<int>(threadIdx.x), first_patch = thread % lanes, first_channel = thread / lanes;
+    const long long pitch = static_cast<long long>(sharers) * map.plane;
+    const Element* const of_chunk = first + chunk * Shape::chunk_channels * static_cast<long long>(map.plane);
+    unsigned char* const own = stage + first_channel * Shape::channel_bytes + first_patch * patch_bytes;
 #pragma unroll
     for (int i = 0; i < Shape::thread_patches; ++i) {
       const Element* from = of_chunk + offsets[i];
 #pragma unroll
       for (int k = 0; k < Shape::thread_channels; ++k) {
-        const int number = i * Shape::thread_channels + k;
-        if (number * parts / Shape::thread_loads == part && present(i) && in_chunk(k))
+        const int number = i * Shape::thread_channels + k, channel = first_channel + k * sharers;
+        const bool present =
+            Shape::whole_chunks || chunk * Shape::chunk_channels + channel < Layer::group_in_channels;
+        if (number * parts / Shape::thread_loads == part &&
+            ((i + 1) * lanes <= Shape::halo_patches || first_patch + i * lanes < Shape::halo_patches) &&
+            ((k + 1) * sharers <= Shape::chunk_channels || channel < Shape::chunk_channels))
           copies.begin(own + i * lanes * patch_bytes + k * sharers * Shape::channel_bytes, from,
-                       (inside >> i & 1u) != 0 &&
-                           (Shape::whole_chunks || chunk * Shape::chunk_channels + channel(k) < in_channels));
+                       (inside >> i & 1u) != 0 && present);
         from = kept(from + pitch);
       }
     }
@@ -227,5 +219,9 @@ struct MmaCopiedInputs : MmaInputMap<Layer, Tile> {
   // Returns when the oldest chunk that was asked for has come.
   TCONV_DEVICE void wait() { copies.template wait<Shape::stages_ahead - 1>(); }
 };
+
+template <class Layer, class Tile>
+using MmaInputs = typename Choice<MmaShape<Layer, Tile>::by_channel, MmaCopiedInputs<Layer, Tile>,
+                                  MmaTurnedInputs<Layer, Tile>>::type;
 
 }  // namespace tconv

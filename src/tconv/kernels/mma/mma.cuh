@@ -21,43 +21,32 @@
 //              : warp 1   : : warp 3   :              the same channels, the column phase running fastest: a warp
 //              :..........: :..........:              mostly has whole rows of outputs.
 //
-// `splits` such sets of warps share the input channels, a part of each chunk for each; the first adds the others' sums
-// to its own, in order.
+// Shared memory, in this order; stages go round, the one read while another is written:
 //
-// Shared memory. The box's inputs with the halo around it lie position by position, the channels of a chunk together:
-// ldmatrix then finds its rows at any shift, as moving by a shift is adding a constant. Places outside the input are 0.
-// Inputs that are `copied` lie channel by channel instead, as they do in memory, and have more stages. Weights lie as
-// the lanes want them, so that a fragment is one load of 16 bytes. There are two stages of both, if there are several
-// steps; at the end warps bring their outputs into the order of memory there. Behind it all stands what tells when
-// weights have landed.
+//   | stages of inputs: the box with the halo     | stages of weights: as the lanes want them, | what tells when
+//   | around it, a chunk of channels; 0 outside   | a fragment is one load of 16 bytes         | weights have landed
 //
-// Weights that are `resident` have a stage for each chunk, and are brought once: there are fewer blocks than boxes, and
-// a block goes through several of them, with the next box's first inputs on their way while it multiplies the last
-// chunk of this one. Outputs have memory of their own then.
+// Moving by a shift is adding a constant to a place. At the end warps bring their outputs into the order of memory, in
+// place of the stages or behind them.
 //
-//     step n:    wait; barrier; ask for the weights of step n+1;  multiply  ;  write the next chunk's inputs, if
-//                               and, of a new chunk, for the                   this is the chunk's last step
+//     step n:    wait; barrier; ask for the weights of step n+1;  multiply  ;  the next chunk's inputs, if this
+//                               and, of a new chunk, for the                   is the chunk's last step
 //                               next chunk's inputs
 //
-// A step is one chunk of channels and one group of shifts. Weights come by copies of the block. Inputs come through
-// registers, where they are rounded and, unless they are channels_last, turned: a chunk is on its way while the one
-// before it is multiplied. Or they are copied by threads, several chunks ahead, and are rounded or turned when a warp
-// loads its operands; 16-bit ones only where no shift moves them along the row, as they are turned eight by eight.
-// (Before sm_90 a wait for weights is one for all copies, so that only the next chunk is on its way.)
+// A step is one chunk of channels and one group of shifts. The wait is for its weights and, of a new chunk, its inputs;
+// behind the barrier those of all threads are there, and nobody reads the stages of the step before any more.
 //
 // The kernel may begin while its weights are prepared, and waits for them itself. Whatever it reads before that was
 // there when the preparing kernel began, and it writes nothing.
-//
-// Exact fp32 splits each factor into its rounding to TF32 and the rest, and adds three products. The tensor core drops
-// bits of long sums: they go to registers of their own every 32 channels, those of several shifts among them.
 //
 // Not-a-number: an input outside the map counts as 0, and so does a weight that a phase does not have: an infinite or
 // NaN input reaches all outputs of the positions that read it, an infinite or NaN weight also those at the border.
 //
 // Sizes: the channels of a box's inputs and 32 planes of outputs must stay below 2^31 unless wide_index, as channels
-// that a lane stores are up to so many apart; the rest is 64-bit. Shared memory: MmaShape<Layer, Tile>::shared_bytes.
+// that a lane stores are up to so many apart; the rest is 64-bit.
 #pragma once
 #include "mma/columns.cuh"
+#include "mma/inputs.cuh"
 #include "mma/launch.cuh"
 #include "mma/store.cuh"
 #include "mma/weights.cuh"
@@ -90,35 +79,30 @@ struct MmaCursor {
   }
 };
 
-// Multiplies a set's part of one chunk of channels at one shift, at which inputs lie `moved` bytes behind those at the
-// highest one. `weights` points to the lane's fragment of the warp's first row tile, `places` are the lane's
-// (`MmaColumns`), at the highest shift.
-template <class Layer, class Tile, class Between>
+// Multiplies a step of a chunk of channels at one shift, at which inputs lie `moved` bytes behind those at the highest
+// one. `weights` points to the lane's fragment of the step and the warp's first row tile, `places` are the lane's, at
+// the highest shift.
+template <class Layer, class Tile>
 TCONV_DEVICE void mma_multiply(MmaSums<Layer, Tile>& sums, int shift, int moved, int first_row_tile,
                                const unsigned char* weights,
-                               const unsigned char* const (&places)[MmaColumns<Layer, Tile>::lane_places],
-                               const Between& between_steps) {
+                               const unsigned char* const (&places)[MmaShape<Layer, Tile>::lane_places]) {
   using Shape = MmaShape<Layer, Tile>;
+  unsigned columns[Shape::planes][Tile::Warps::position_tiles][2];
+  mma_load_columns<Layer, Tile>(places, moved, columns);
 #pragma unroll
-  for (int step = 0; step < Tile::Pipeline::chunk_steps; ++step) {
-    unsigned columns[Shape::planes][Tile::Warps::position_tiles][2];
-    MmaColumns<Layer, Tile>::load(places, moved + step * Shape::step_bytes, columns);
+  for (int i = 0; i < Tile::Warps::row_tiles; ++i) {
+    if (!Shape::has_taps(shift, (Shape::phases_known ? i : first_row_tile + i) % Shape::phase_tiles)) continue;
+    // Of exact products the small ones come first.
 #pragma unroll
-    for (int i = 0; i < Tile::Warps::row_tiles; ++i) {
-      if (!Shape::has_taps(shift, (Shape::phases_known ? i : first_row_tile + i) % Shape::phase_tiles)) continue;
-      // The small products first.
+    for (int row_plane = Shape::planes - 1; row_plane >= 0; --row_plane) {
+      const Vector<unsigned, 4> row = *reinterpret_cast<const Vector<unsigned, 4>*>(
+          weights + (i * Shape::stage_steps * Shape::planes + row_plane) * Shape::fragment_bytes);
 #pragma unroll
-      for (int row_plane = Shape::planes - 1; row_plane >= 0; --row_plane) {
-        const Vector<unsigned, 4> row = *reinterpret_cast<const Vector<unsigned, 4>*>(
-            weights + ((i * Shape::stage_steps + step) * Shape::planes + row_plane) * Shape::fragment_bytes);
+      for (int column_plane = Shape::planes - 1 - row_plane; column_plane >= 0; --column_plane)
 #pragma unroll
-        for (int column_plane = Shape::planes - 1 - row_plane; column_plane >= 0; --column_plane)
-#pragma unroll
-          for (int j = 0; j < Tile::Warps::position_tiles; ++j)
-            MatrixProduct<typename Layer::Element>::add(sums.values[i][j], row.values, columns[column_plane][j]);
-      }
+        for (int j = 0; j < Tile::Warps::position_tiles; ++j)
+          MatrixProduct<typename Layer::Element>::add(sums.values[i][j], row.values, columns[column_plane][j]);
     }
-    between_steps(step);
   }
 }
 
@@ -145,8 +129,7 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
   const int boxes_together = static_cast<int>(gridDim.x) / Shape::weight_sets;
 
   // Of inputs, the chunk that is asked for next, and of which box.
-  using Columns = MmaColumns<Layer, Tile>;
-  typename Columns::Inputs inputs(x, group, batch, input_depth, input_height, input_width);
+  MmaInputs<Layer, Tile> inputs(x, group, batch, input_depth, input_height, input_width);
   int chunk_ahead = 0, number_ahead = number;
   const auto is_there = [&] {
     return Tile::Pipeline::resident ? number_ahead < box_count : chunk_ahead < Shape::chunks;
@@ -158,6 +141,8 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
     inputs.end_chunk(is_there(), shared + stage);
     ++chunk_ahead;
     if (!Tile::Pipeline::resident || chunk_ahead < Shape::chunks) return;
+    // Weights that stay: there are fewer blocks than boxes, and the next box's first inputs are on their way while the
+    // last chunk of this one is multiplied.
     chunk_ahead = 0;
     number_ahead += boxes_together;
     if (is_there()) inputs.begin(boxes.box(number_ahead));
@@ -165,17 +150,26 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
   inputs.begin(boxes.box(number));
   ask(0, 1, 0);
 
-  int places[Columns::lane_places];
+  // Where the inputs of the lane's positions lie in a stage, in bytes.
+  int places[Shape::lane_places];
 #pragma unroll
-  for (int i = 0; i < Columns::lane_places; ++i) {
-    const int position = (warp_wide * Tile::Warps::position_tiles + Columns::tile(i, lane)) * 8 + Columns::number(lane);
+  for (int i = 0; i < Shape::lane_places; ++i) {
+    int tile, number, offset;
+    if (Shape::own_words) {  // position lane / 4 of a tile, one channel of four
+      tile = i, number = lane / 4, offset = lane % 4 * Shape::channel_bytes;
+    } else if (Shape::by_channel) {  // a row of ldmatrix: eight positions of a channel
+      tile = 2 * i + lane / 16, number = 0, offset = lane % 16 * Shape::channel_bytes;
+    } else {  // a row of ldmatrix: 16 bytes of channels of a position
+      tile = 2 * i + lane / 16, number = lane % 8, offset = lane / 8 % 2 * 16;
+    }
+    const int position = (warp_wide * Tile::Warps::position_tiles + tile) * 8 + number;
     const BoxPosition in_box =
         position_in_box<typename Tile::Box>(position < Shape::box_positions ? position : 0, Tile::Box::rows);
     places[i] =
         (((in_box.image * Shape::halo_depths + in_box.depth) * Shape::halo_rows + in_box.row) * Shape::row_places +
          (Shape::by_channel ? Shape::patch_lead : 0) + in_box.column) *
             Shape::place_bytes +
-        first_step * Shape::step_bytes + Columns::offset(lane);
+        first_step * Shape::step_bytes + offset;
   }
 
   unsigned char* const weight_stages = shared + Shape::input_stages * Shape::input_stage_bytes;
@@ -198,12 +192,12 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
   MmaSums<Layer, Tile> sums;
   int input_stage = 0, weight_stage = 0;  // where they begin, in bytes
   do {
-    sums.clear();
+    mma_clear<Layer, Tile>(sums);
 #pragma unroll 1
     for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
-      const unsigned char* places_of_chunk[Columns::lane_places];
+      const unsigned char* places_of_chunk[Shape::lane_places];
 #pragma unroll
-      for (int i = 0; i < Columns::lane_places; ++i) places_of_chunk[i] = shared + input_stage + places[i];
+      for (int i = 0; i < Shape::lane_places; ++i) places_of_chunk[i] = shared + input_stage + places[i];
       const int stage_ahead = Shape::input_stage_before(input_stage);
       MmaCursor<Layer, Tile> cursor;
 #pragma unroll(Shape::unrolled ? Shape::shift_groups : 1)
@@ -217,20 +211,32 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
 #pragma unroll(Shape::unrolled ? Tile::Pipeline::chunk_shifts : 1)
         for (int first = 0; first < Tile::Pipeline::chunk_shifts; first += Shape::shifts_together) {
           MmaSums<Layer, Tile> partial;
-          if (Shape::exact) partial.clear();
+          if (Shape::exact) mma_clear<Layer, Tile>(partial);
 #pragma unroll
           for (int of_group = first; of_group < first + Shape::shifts_together; ++of_group) {
             const int shift = shift_group * Tile::Pipeline::chunk_shifts + of_group;
             if (of_group >= Tile::Pipeline::chunk_shifts || shift >= Shape::shifts) break;
             const int moved = Shape::unrolled ? Shape::halo_offset(shift) * Shape::place_bytes : cursor.next();
-            mma_multiply<Layer, Tile>(Shape::exact ? partial : sums, shift, moved, first_row_tile,
-                                      fragments + weight_stage + of_group * Shape::shift_bytes, places_of_chunk,
-                                      [&](int step) {
-                                        const int part = shift * Tile::Pipeline::chunk_steps + step;
-                                        if (part < Shape::input_parts) ask(part, Shape::input_parts, stage_ahead);
-                                      });
+#pragma unroll
+            for (int step = 0; step < Tile::Pipeline::chunk_steps; ++step) {
+              mma_multiply<Layer, Tile>(Shape::exact ? partial : sums, shift, moved + step * Shape::step_bytes,
+                                        first_row_tile,
+                                        fragments + weight_stage + of_group * Shape::shift_bytes +
+                                            step * Shape::planes * Shape::fragment_bytes,
+                                        places_of_chunk);
+              const int part = shift * Tile::Pipeline::chunk_steps + step;
+              if (part < Shape::input_parts) ask(part, Shape::input_parts, stage_ahead);
+            }
           }
-          if (Shape::exact) sums.add(partial);
+          if (Shape::exact) {
+            // The tensor core drops bits of long sums: they leave it every 32 channels.
+#pragma unroll
+            for (int i = 0; i < Tile::Warps::row_tiles; ++i)
+#pragma unroll
+              for (int j = 0; j < Tile::Warps::position_tiles; ++j)
+#pragma unroll
+                for (int k = 0; k < 4; ++k) sums.values[i][j][k] += partial.values[i][j][k];
+          }
         }
         weight_stage = Shape::next_weight_stage(weight_stage);
       }
@@ -240,12 +246,12 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
 
     if (!Tile::Pipeline::resident)
       __syncthreads();  // Nobody reads the stages any more: what follows takes their place.
-    if (!mma_join(sums, shared)) return;
+    if (!mma_join<Layer, Tile>(sums, shared)) return;
     const long long first_channel = static_cast<long long>(group) * Layer::group_out_channels;
     const Epilogue<Layer, Program> epilogue{Layer::has_bias ? bias + first_channel : bias, program,
                                             static_cast<int>(first_channel)};
     const long long plane = static_cast<long long>(output_depth) * output_height * output_width;
-    mma_store(sums, epilogue, shared + Shape::stored_at + warp * Shape::turn_bytes,
+    mma_store<Layer, Tile>(sums, epilogue, shared + Shape::stored_at + warp * Shape::turn_bytes,
               y + first_channel * (Tile::channels_last ? 1 : plane), boxes.box(number), first_row_tile,
               warp_wide * Tile::Warps::position_tiles * 8, batch, output_depth, output_height, output_width);
     number += boxes_together;

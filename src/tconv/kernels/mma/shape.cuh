@@ -123,6 +123,10 @@ struct MmaShape {
   // others position by position, as what they are multiplied as.
   static constexpr bool by_channel = Tile::Pipeline::copied > 0;
   static constexpr int row_places = by_channel ? row_patches * Tile::Pipeline::patch_columns : halo_columns;
+  // Numbers of 32 or 64 bits that lie channel by channel are loaded by the lanes that have them; what else a warp loads
+  // are matrices, of two tiles of positions at once, of which a lane names a row.
+  static constexpr bool own_words = by_channel && item_bytes >= 4;
+  static constexpr int lane_places = own_words ? Tile::Warps::position_tiles : Tile::Warps::position_tiles / 2;
 
   // How far the input at a shift lies behind that at the highest one.
   static TCONV_CONSTANT int halo_offset(int shift) {

@@ -60,20 +60,20 @@ struct MmaTurn {
            in_range(row, rows) && in_range(column, columns);
   }
 
-  // Stores neighbouring outputs of a channel, or of channels from one on, of what is staged: themselves, or their y.
+  // Stores neighbouring outputs of a channel, or of channels from one on.
   template <int width>
-  TCONV_DEVICE void put(Element* to, const Vector<Staged, width>& together, int, HasProgram<false>) const {
-    *reinterpret_cast<Vector<Element, width>*>(to) = together;
-  }
-  template <int width>
-  TCONV_DEVICE void put(Element* to, const Vector<Staged, width>& together, int channel, HasProgram<true>) const {
-    const auto read = epilogue.program.template fetch<width>(to, true);
-    Vector<Element, width> outputs;
+  TCONV_DEVICE void put(Element* to, const Vector<Staged, width>& together, int channel) const {
+    if (Layer::has_program) {
+      const auto read = epilogue.program.template fetch<width>(to, true);
+      Vector<Element, width> outputs;
 #pragma unroll
-    for (int i = 0; i < width; ++i)
-      outputs.values[i] =
-          epilogue.output(together.values[i], epilogue.of(channel + (Tile::channels_last ? i : 0)), read, i);
-    *reinterpret_cast<Vector<Element, width>*>(to) = outputs;
+      for (int i = 0; i < width; ++i)
+        outputs.values[i] = epilogue.output(to_accumulator(together.values[i]),
+                                            epilogue.of(channel + (Tile::channels_last ? i : 0)), read, i);
+      *reinterpret_cast<Vector<Element, width>*>(to) = outputs;
+    } else {
+      *reinterpret_cast<Vector<Staged, width>*>(to) = together;
+    }
   }
 
   // Neighbouring lanes store neighbouring outputs of a row, `width` each; where there are too few, of several channels.
@@ -108,7 +108,7 @@ struct MmaTurn {
 #pragma unroll
             for (int n = 0; n < neighbours; ++n) together.values[n * run + i] = part.values[n];
           }
-          put(to, together, first_channel + channel, HasProgram<Layer::has_program>());
+          put(to, together, first_channel + channel);
           to += channel_lanes * plane;
         }
       }
@@ -132,7 +132,7 @@ struct MmaTurn {
         Vector<Staged, width> together;
 #pragma unroll
         for (int i = 0; i < width; ++i) together.values[i] = staged[row_of(slot, channel + i) * pitch + place];
-        put(to, together, first_channel + channel, HasProgram<Layer::has_program>());
+        put(to, together, first_channel + channel);
       }
   }
 
@@ -142,15 +142,14 @@ struct MmaTurn {
       return;
     }
     constexpr int half = row_width > 1 ? row_width / 2 : 1, quarter = half > 1 ? half / 2 : 1;
-    if (columns % row_width == 0) {
+    if (columns % row_width == 0)
       store_rows<row_width>();
-    } else if (columns % half == 0) {
+    else if (row_width > 2 && columns % half == 0)
       store_rows<half>();
-    } else if (columns % quarter == 0) {
+    else if (row_width > 4 && columns % quarter == 0)
       store_rows<quarter>();
-    } else {
+    else
       store_rows<1>();
-    }
   }
 };
 

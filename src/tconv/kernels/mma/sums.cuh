@@ -5,32 +5,25 @@
 
 namespace tconv {
 
-// A warp's sums.
+// A lane's part of a warp's sums: of each tile of 16 rows by 8 positions those of rows lane / 4 and lane / 4 + 8, at
+// two neighbouring positions each.
 template <class Layer, class Tile>
 struct MmaSums {
-  using Shape = MmaShape<Layer, Tile>;
-  typename Shape::Sum values[Tile::Warps::row_tiles][Tile::Warps::position_tiles][4];
-
-  TCONV_DEVICE void clear() {
-#pragma unroll
-    for (int i = 0; i < Tile::Warps::row_tiles; ++i)
-#pragma unroll
-      for (int j = 0; j < Tile::Warps::position_tiles; ++j)
-#pragma unroll
-        for (int k = 0; k < 4; ++k) values[i][j][k] = 0;
-  }
-
-  TCONV_DEVICE void add(const MmaSums& other) {
-#pragma unroll
-    for (int i = 0; i < Tile::Warps::row_tiles; ++i)
-#pragma unroll
-      for (int j = 0; j < Tile::Warps::position_tiles; ++j)
-#pragma unroll
-        for (int k = 0; k < 4; ++k) values[i][j][k] += other.values[i][j][k];
-  }
+  typename MmaShape<Layer, Tile>::Sum values[Tile::Warps::row_tiles][Tile::Warps::position_tiles][4];
 };
 
-// Adds the sums of all sets of warps, in order, in the first set; false in the others, whose work is done.
+template <class Layer, class Tile>
+TCONV_DEVICE void mma_clear(MmaSums<Layer, Tile>& sums) {
+#pragma unroll
+  for (int i = 0; i < Tile::Warps::row_tiles; ++i)
+#pragma unroll
+    for (int j = 0; j < Tile::Warps::position_tiles; ++j)
+#pragma unroll
+      for (int k = 0; k < 4; ++k) sums.values[i][j][k] = 0;
+}
+
+// Several sets of warps share the input channels, a part of each chunk for each. Adds the sums of all, in order, in the
+// first set; false in the others, whose work is done.
 template <class Layer, class Tile>
 TCONV_DEVICE bool mma_join(MmaSums<Layer, Tile>& sums, unsigned char* shared) {
   using Shape = MmaShape<Layer, Tile>;

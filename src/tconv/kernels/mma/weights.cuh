@@ -21,7 +21,7 @@ struct MmaFilters {
   static constexpr int units = Shape::units, items = Shape::unit_items, together = Tile::taps_together;
   static constexpr int load_bytes = greatest_common_divisor(together * Shape::item_bytes, 16);
   static constexpr int loads = together * Shape::item_bytes / load_bytes, words = load_bytes < 4 ? 1 : load_bytes / 4;
-  using Loaded = Vector<unsigned, words>;
+  using Factors = Vector<Element, Shape::vector_items>;
 
   Element* prepared;
   int group, step, channel_tile, lane;
@@ -44,18 +44,18 @@ struct MmaFilters {
   }
 
   // A pair's vector, of one plane; of a tile beyond the last, nothing.
-  TCONV_DEVICE void put(const Pair& pair, int plane, const Vector<unsigned, 4>& vector) const {
+  TCONV_DEVICE void put(const Pair& pair, int plane, const Factors& factors) const {
     const int tile = channel_tile * Shape::phase_tiles + pair.phase;
     if (tile >= Shape::row_blocks * Shape::block_row_tiles) return;
     const long long block = static_cast<long long>(group) * Shape::row_blocks + tile / Shape::block_row_tiles;
     const long long of_chunk = (block * Shape::chunks + step / Shape::stage_steps) * Shape::shifts + pair.shift;
     const long long of_tile = of_chunk * Shape::block_row_tiles + tile % Shape::block_row_tiles;
     const long long of_step = (of_tile * Shape::stage_steps + step % Shape::stage_steps) * Shape::planes + plane;
-    reinterpret_cast<Vector<unsigned, 4>*>(prepared)[of_step * 32 + lane] = vector;
+    reinterpret_cast<Factors*>(prepared)[of_step * 32 + lane] = factors;
   }
 
   TCONV_DEVICE void bring(const Element* weight, int first_tap) const {
-    Loaded loaded[units][items][loads];
+    Vector<unsigned, words> loaded[units][items][loads];
 #pragma unroll
     for (int u = 0; u < units; ++u)
 #pragma unroll
@@ -75,19 +75,16 @@ struct MmaFilters {
       constexpr int of_load = load_bytes / Shape::item_bytes;
 #pragma unroll
       for (int plane = 0; plane < Shape::planes; ++plane) {
-        Vector<unsigned, 4> vector;
+        Factors factors;
 #pragma unroll
-        for (int u = 0; u < units; ++u) {
-          Element values[items];
+        for (int u = 0; u < units; ++u)
 #pragma unroll
           for (int i = 0; i < items; ++i) {
             Element value;
             mma_unpack(loaded[u][i][t / of_load], t % of_load, value);
-            values[i] = matrix_factor<Layer>(value, plane);
+            factors.values[u * items + i] = matrix_factor<Layer>(value, plane);
           }
-          mma_pack(values, u, vector);
-        }
-        put(pair, plane, vector);
+        put(pair, plane, factors);
       }
     }
   }
@@ -97,7 +94,7 @@ struct MmaFilters {
     for (int pair = number; pair < Shape::phases * Shape::shifts; pair += threads)
       if (!Shape::has_taps(pair % Shape::shifts, pair / Shape::shifts))
         for (int plane = 0; plane < Shape::planes; ++plane)
-          put({pair / Shape::shifts, pair % Shape::shifts}, plane, Vector<unsigned, 4>{});
+          put({pair / Shape::shifts, pair % Shape::shifts}, plane, Factors{});
   }
 };
 
@@ -117,7 +114,8 @@ TCONV_DEVICE void mma_weights_of_phases(const typename Layer::Element* weight, t
   const int tile = row_block * Shape::block_row_tiles + row_tile;
   const int channel_tile = tile / Shape::phase_tiles, phase_tile = tile % Shape::phase_tiles;
   constexpr int items = Shape::unit_items;
-  Vector<unsigned, 4> words;
+  using Factors = Vector<Element, Shape::vector_items>;
+  Factors factors;
 #pragma unroll
   for (int u = 0; u < Shape::units; ++u) {
     const int row = lane / 4 + u % 2 * 8;
@@ -128,7 +126,6 @@ TCONV_DEVICE void mma_weights_of_phases(const typename Layer::Element* weight, t
     const int row_tap = Shape::HeightShifts::tap(phase / Shape::Width::stride % Shape::Height::stride,
                                                  shift / Shape::WidthShifts::count % Shape::HeightShifts::count);
     const int tap = Shape::WidthShifts::tap(phase % Shape::Width::stride, shift % Shape::WidthShifts::count);
-    Element values[items];
 #pragma unroll
     for (int i = 0; i < items; ++i) {
       const int in_channel =
@@ -139,11 +136,10 @@ TCONV_DEVICE void mma_weights_of_phases(const typename Layer::Element* weight, t
         value =
             load_constant(weight_at<Layer>(weight, group, in_channel, out_channel,
                                            (depth_tap * Shape::Height::kernel + row_tap) * Shape::Width::kernel + tap));
-      values[i] = matrix_factor<Layer>(value, plane);
+      factors.values[u * items + i] = matrix_factor<Layer>(value, plane);
     }
-    mma_pack(values, u, words);
   }
-  reinterpret_cast<Vector<unsigned, 4>*>(prepared)[vector] = words;
+  reinterpret_cast<Factors*>(prepared)[vector] = factors;
 }
 
 // Brings the weights into the order in which the warps load them, by one thread for each of `Shape::preparing_items`.
