@@ -66,7 +66,8 @@ def section(written: Written) -> str:
 
 def _host(family: str, kernels: Sequence[Written]) -> str:
     wanted = {
-        "where weights are prepared": source.prepares_weights(family),
+        "where weights are prepared": (prepares := source.prepares_weights(family)),
+        "where weights are taken as they are": not prepares,
         "where inputs are prepared": any(source.prepares_inputs(each.kernel) for each in kernels),
         "where programs are computed": any(each.kernel.layer.tail for each in kernels),
     }
@@ -81,12 +82,10 @@ def _host_text() -> str:
 
 def _launched(written: Written) -> str:
     kernel, name = written
-    functions = [name, "nullptr", "nullptr"]
+    pointers = [f"(void*){name}"]
     if source.prepares_weights(kernel.family):
-        functions[1] = source.PREPARING.format(name)
-    if source.prepares_inputs(kernel):
-        functions[2] = source.PREPARING_INPUTS.format(name)
-    pointers = [each if each == "nullptr" else f"(void*){each}" for each in functions]
+        of_inputs = f"(void*){source.PREPARING_INPUTS.format(name)}" if source.prepares_inputs(kernel) else "nullptr"
+        pointers += [f"(void*){source.PREPARING.format(name)}", of_inputs]
     return f"return launched({', '.join(['numbers', f'tconv::{source.launch_name(name)}', *pointers])});"
 
 

@@ -4,12 +4,16 @@
 #include <cuda_runtime.h>
 #include <vector>
 
+// ---- where weights are taken as they are
 // Enqueues a kernel, and returns a cudaError_t.
+static int enqueue(const void* kernel, void** arguments, int64_t grid, int block, int shared_bytes, int64_t stream) {
+// ---- where weights are taken as they are
 // ---- where weights are prepared
-// One that `overlaps` begins while the kernel before it runs, and waits for it itself.
-// ---- where weights are prepared
+// Enqueues a kernel, and returns a cudaError_t. One that `overlaps` begins while the kernel before it runs, and waits
+// for it itself.
 static int enqueue(const void* kernel, void** arguments, int64_t grid, int block, int shared_bytes, int64_t stream,
                    bool overlaps) {
+// ---- where weights are prepared
   if (grid >= int64_t(1) << 31) return cudaErrorInvalidConfiguration;
   if (shared_bytes > 48 * 1024) {
     const auto error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
@@ -40,8 +44,14 @@ static int enqueue(const void* kernel, void** arguments, int64_t grid, int block
 // The numbers: place of the kernel, stream, multiprocessors, addresses of x, weight, bias, y and of memory for prepared
 // weights and inputs, channels of the tensor in which y lies, batch, depth, height and width of the input and of the
 // output, and addresses of what the program behind the layer reads.
+// ---- where weights are taken as they are
+static int64_t launched(const std::vector<int64_t>& numbers, tconv::Launch (*launch_of)(const tconv::Sizes&),
+                        const void* kernel) {
+// ---- where weights are taken as they are
+// ---- where weights are prepared
 static int64_t launched(const std::vector<int64_t>& numbers, tconv::Launch (*launch_of)(const tconv::Sizes&),
                         const void* kernel, const void* of_weights, const void* of_inputs) {
+// ---- where weights are prepared
   const auto size = [&](int i) { return static_cast<int>(numbers[i]); };
   tconv::Sizes sizes{size(2), size(9), {size(10), size(11), size(12)}, {size(13), size(14), size(15)}};
   int64_t stream = numbers[1], x = numbers[3], weight = numbers[4], bias = numbers[5], y = numbers[6];
@@ -54,7 +64,9 @@ static int64_t launched(const std::vector<int64_t>& numbers, tconv::Launch (*lau
   }
   int y_channels = size(8), (&input)[3] = sizes.input, (&output)[3] = sizes.output;
   const tconv::Launch launch = launch_of(sizes);
+// ---- where weights are prepared
   bool overlaps = false;
+// ---- where weights are prepared
 // ---- where inputs are prepared
   if (launch.input_blocks > 0) {
     int64_t ordered = numbers[7] + launch.weight_bytes;
@@ -81,7 +93,12 @@ static int64_t launched(const std::vector<int64_t>& numbers, tconv::Launch (*lau
   std::vector<int64_t> operands(numbers.begin() + 16, numbers.end());
   for (int64_t& operand : operands) arguments.push_back(&operand);
 // ---- where programs are computed
+// ---- where weights are taken as they are
+  return enqueue(kernel, arguments.data(), launch.blocks, launch.threads, launch.shared_bytes, stream);
+// ---- where weights are taken as they are
+// ---- where weights are prepared
   return enqueue(kernel, arguments.data(), launch.blocks, launch.threads, launch.shared_bytes, stream, overlaps);
+// ---- where weights are prepared
 }
 
 int64_t launch(const std::vector<int64_t>& numbers) {
