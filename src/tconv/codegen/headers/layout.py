@@ -39,6 +39,9 @@ _CONSTANT = r"\w[^\n{}\";]*;\n"
 _DECLARATIONS = re.compile(
     rf"^( *(?:static constexpr|const) (?:int|bool|unsigned|long long) ){_CONSTANT}(?:\1{_CONSTANT})+", re.MULTILINE
 )
+#: The head of a loop before an empty line, and a pragma that is not at the margin.
+_HEAD_ALONE = re.compile(r"^( +(?:for|if) [^\n]*\))\n[ \n]*\n(?= )", re.MULTILINE)
+_PRAGMA_ASIDE = re.compile(r"^( +)#pragma (unroll[^\n]*)\n(?=for)", re.MULTILINE)
 _FUNCTIONS = ("function_definition", "lambda_expression")
 _BREAKS = re.compile(r", | (?:[-+*/%|]|&&|\|\||<<|>>) | (?=: ?)")
 _JOINED = (
@@ -71,6 +74,26 @@ def filled(text: str) -> str:
     result.append(parsed.between(at, len(parsed.bytes)))
     lines = "".join(result).split("\n")
     return _EMPTY.sub("", "\n".join(broken for line in lines for broken in _broken(line.rstrip())))
+
+
+def with_bodies_in_place(text: str) -> str:
+    """`text` whose loops of loops that went have their bodies behind them again."""
+    text = _PRAGMA_ASIDE.sub(r"#pragma \2\n\1", _HEAD_ALONE.sub(r"\1\n", text))
+    parsed, edits = Text(text), []
+    for loop in parsed.all("for_statement"):
+        body = loop.child_by_field_name("body")
+        if body is not None and body.type == "compound_statement" and body.start_point.row > body.prev_sibling.end_point.row:  # type: ignore[union-attr]
+            line = parsed.between(0, loop.start_byte).rpartition("\n")[2]
+            further = body.start_point.column - (len(line) - len(line.lstrip()))
+            lines = parsed.of(body)
+            moved = re.sub(rf"\n {{{further}}}", "\n", lines) if further > 0 else lines
+            edits.append((body.prev_sibling.end_byte, body.end_byte, f" {moved}"))  # type: ignore[union-attr]
+    made, at = [], 0
+    for start, end, new in edits:
+        if start >= at:
+            made += [text[at:start], new]
+            at = end
+    return "".join(made) + text[at:]
 
 
 def with_comments_filled(text: str) -> str:

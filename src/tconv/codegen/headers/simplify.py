@@ -910,7 +910,7 @@ def with_one_argument(text: str, kept: frozenset[str]) -> str:
     return text
 
 
-def with_one_struct_argument(text: str) -> str:
+def with_one_struct_argument(text: str, kept: frozenset[str]) -> str:
     """`text` whose structs have no template parameters for numbers that are the same wherever they are named."""
     parsed = parsed_text(text)
     uses: dict[str, list[Node]] = {}
@@ -924,7 +924,7 @@ def with_one_struct_argument(text: str) -> str:
         name = words(name_node)
         nodes = uses.get(name, [])
         constructors = len(re.findall(rf"\b{name}\(", re.sub(r"//[^\n]*", "", words(struct))))
-        if not nodes or _word_count(text, name) != 1 + len(nodes) + constructors:
+        if not nodes or name in kept or _word_count(text, name) != 1 + len(nodes) + constructors:
             continue
         listed = field(whole, "parameters").named_children
         for number, parameter in enumerate(listed):

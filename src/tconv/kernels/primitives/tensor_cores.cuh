@@ -81,12 +81,12 @@ TCONV_DEVICE void multiply_f64(double (&sums)[4], const unsigned (&a)[4], const 
 
 // The product of an element type.
 template <class Element>
-TCONV_DEVICE void multiply(typename AccumulatorOf<Element>::type (&sums)[4], const unsigned (&a)[4],
-                           const unsigned (&b)[2]);
-#define TCONV_MATRIX_PRODUCT(element, sum, multiply_them)                                               \
-  template <>                                                                                           \
-  TCONV_DEVICE void multiply<element>(sum(&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {  \
-    multiply_them(sums, a, b);                                                                          \
+TCONV_DEVICE void multiply_fragments(typename AccumulatorOf<Element>::type (&sums)[4],
+                                     const unsigned (&a)[4], const unsigned (&b)[2]);
+#define TCONV_MATRIX_PRODUCT(element, sum, multiply)                                                             \
+  template <>                                                                                                    \
+  TCONV_DEVICE void multiply_fragments<element>(sum(&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) { \
+    multiply(sums, a, b);                                                                                        \
   }
 TCONV_MATRIX_PRODUCT(float, float, multiply_tf32)
 TCONV_MATRIX_PRODUCT(Half, float, multiply_f16)
@@ -103,8 +103,16 @@ TCONV_DEVICE float matrix_factor(float value, int plane) {
   if (plane == 0) return high;
   return (float_bits(high) & 0x7f800000u) == 0x7f800000u ? 0.0f : matrix_operand<Rounding::ties_away>(value - high);
 }
-template <class Layer, class Factor>
-TCONV_DEVICE Factor matrix_factor(Factor value, int) {
+template <class Layer>
+TCONV_DEVICE double matrix_factor(double value, int) {
+  return value;
+}
+template <class Layer>
+TCONV_DEVICE Half matrix_factor(Half value, int) {
+  return value;
+}
+template <class Layer>
+TCONV_DEVICE BFloat16 matrix_factor(BFloat16 value, int) {
   return value;
 }
 
