@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tconv.codegen.headers import PRIMITIVES, kernel_texts
+from tconv.codegen.headers import kernel_texts
 from tconv.codegen.headers.whole import whole
 from tconv.codegen.marks import only
 from tconv.kernels import source

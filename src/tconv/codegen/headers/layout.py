@@ -79,20 +79,19 @@ def filled(text: str) -> str:
 def with_bodies_in_place(text: str) -> str:
     """`text` whose loops of loops that went have their bodies behind them again."""
     text = _PRAGMA_ASIDE.sub(r"#pragma \2\n\1", _HEAD_ALONE.sub(r"\1\n", text))
-    parsed, edits = Text(text), []
+    parsed = Text(text)
+    made, at = [], 0
     for loop in parsed.all("for_statement"):
         body = loop.child_by_field_name("body")
-        if body is not None and body.type == "compound_statement" and body.start_point.row > body.prev_sibling.end_point.row:  # type: ignore[union-attr]
+        before = body.prev_sibling if body is not None else None
+        if body is None or before is None or body.type != "compound_statement" or before.start_byte < at:
+            continue
+        if body.start_point.row > before.end_point.row:
             line = parsed.between(0, loop.start_byte).rpartition("\n")[2]
-            further = body.start_point.column - (len(line) - len(line.lstrip()))
-            lines = parsed.of(body)
-            moved = re.sub(rf"\n {{{further}}}", "\n", lines) if further > 0 else lines
-            edits.append((body.prev_sibling.end_byte, body.end_byte, f" {moved}"))  # type: ignore[union-attr]
-    made, at = [], 0
-    for start, end, new in edits:
-        if start >= at:
-            made += [text[at:start], new]
-            at = end
+            further = max(0, body.start_point.column - (len(line) - len(line.lstrip())))
+            moved = re.sub(rf"\n {{{further}}}(?=[ }}])", "\n", parsed.of(body))
+            made += [text[at : before.end_byte], f" {moved}"]
+            at = body.end_byte
     return "".join(made) + text[at:]
 
 

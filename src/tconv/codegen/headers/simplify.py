@@ -109,12 +109,12 @@ class Simplifying(Folding):
     def _call(self, node: Node, scope: Any) -> str:
         function = field(node, "function")
         if words(function) == "static_cast<long long>":
-            inner = self.of(field(node, "arguments").named_children[0], scope)
+            number = self.of(field(node, "arguments").named_children[0], scope)
             around = node.parent
-            if inner in ("0", "1") and around is not None and around.type == "binary_expression":
+            if number in ("0", "1") and around is not None and around.type == "binary_expression":
                 sign, other = self.text.of(field(around, "operator")), field(around, "right")
-                if sign == "*" and (inner == "0" or "static_cast<long long>" in words(other)):
-                    return inner
+                if sign == "*" and (number == "0" or "static_cast<long long>" in words(other)):
+                    return number
         if words(function) == "ceil_div" and len(field(node, "arguments").named_children) == 2:
             first, second = field(node, "arguments").named_children
             if self.of(second, scope) == "1":
@@ -160,9 +160,12 @@ class Simplifying(Folding):
             return made if does_something(node) else "0"
         if second == {"*": "1", "/": "1", "+": "0", "-": "0", ">>": "0"}.get(sign):
             return first
-        if sign == "%" and left.type == "binary_expression" and first == self.text.of(left):
-            if self.text.of(field(left, "operator")) == "%" and self.text.of(field(left, "right")) == second:
-                return first
+        if (
+            (sign == "%" and left.type == "binary_expression" and first == self.text.of(left))
+            and self.text.of(field(left, "operator")) == "%"
+            and self.text.of(field(left, "right")) == second
+        ):
+            return first
         if sign == "/" and first == second and re.fullmatch(r"k[A-Z]\w*", first):
             return "1"
         if sign in "+-" and left.type == "binary_expression" and first == self.text.of(left):
@@ -852,7 +855,7 @@ def _deduced(parsed: Text, function: _Function, unused: Sequence[int], calls: Se
     left = {word for n, each in enumerate(function.parameters) if n not in unused for word in _names_in(each)}
     lost = {word for n in unused for word in _names_in(function.parameters[n])} & set(names) - left
     needed = set(re.findall(r"\w+", function.returns)) | _words_of(function.node)
-    explicit = any("template" in field(call, "function").type or "<" in words(field(call, "function")) for call in calls)
+    explicit = any("<" in words(field(call, "function")) for call in calls)
     if lost & needed or (lost and explicit):
         return None
     kept = ", ".join(parsed.of(item) for item, name in zip(items, names, strict=True) if name not in lost)
@@ -989,7 +992,9 @@ def without_single_places(text: str) -> str:
     parsed = parsed_text(text)
     for declaration in parsed.all("declaration"):
         function = _function_around(declaration)
-        for declarator in declaration.children_by_field_name("declarator") if function is not None else ():
+        for declarator in declaration.children_by_field_name("declarator"):
+            if function is None:
+                continue
             edits = _narrowed(parsed, function, declarator)
             if edits:
                 return edited(text, edits)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import groupby
 from typing import Any
@@ -131,7 +133,8 @@ def whole(kernels: Sequence[tuple[Kernel[Any], str]]) -> str:
     is launched says the function of that `source.launch_name`, in ``tconv``.
     """
     asked = _asked(kernels)
-    text = _simplified(resolved(kernels), asked)
+    with _no_collection():
+        text = _simplified(resolved(kernels), asked)
     text = with_bodies_in_place(text)
     text = _BEFORE_PRAGMA.sub("\n", text)  # where a paragraph would begin
     text = used_paragraphs(text, asked + "\n" + text[text.index(_KERNELS) :])
@@ -170,6 +173,18 @@ def _simplified(text: str, asked: str) -> str:
         return without_unused_parameters(_until_same(partial(with_bodies, kept=kept), text), kept)
 
     return _until_same(shorter, text)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Inside, no cycles are looked for among the many nodes of syntax trees, which takes as long as all else."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _until_same(change: Callable[[str], str], text: str) -> str:
