@@ -37,7 +37,10 @@ def test_opcodes(name: str, tmp_path: Path) -> None:
     of_row = shape.alone and not shape.single
     of_visit = shape.taps if shape.known else kernel.layer.kernel[2] if of_row else shape.row_visits
     steps, planes = (shape.batch_steps, 3) if shape.exact else (tile.chunk_steps, 1)
-    assert code["HGMMA"] == of_visit * steps * planes * tile.position_tiles
+    of_tile = of_visit * steps * planes
+    # Those of tiles that have no position of the box may be left out: nothing of them is stored.
+    used = tile.position_tiles if tile.stacked else min(tile.position_tiles, -(-shape.box_positions // 128))
+    assert code["HGMMA"] in (of_tile * tile.position_tiles, of_tile * used)
     assert code["UBLKCP"] >= 1, "weights come by cp.async.bulk"
     assert code["USETMAXREG"] == 2, "warps take and give registers"
     assert code["HMMA"] == code["STL"] == code["LDL"] == 0
