@@ -285,6 +285,8 @@ class Resolving(Folding):
         at_top = node.parent is not None and node.parent.type in ("translation_unit", "preproc_ifdef", "preproc_if")
         if at_top and inner.type in STRUCTS and is_constant(inner):
             return self.text.of(node)
+        if inner.type == "declaration":  # of a function, whose definitions are special
+            scopes = tuple(self._inside(inner, outer) for outer in scopes)
         made = self.of(inner, scopes)
         if not made:
             return ""

@@ -336,6 +336,7 @@ def without_other_names(text: str, settled: set[str] | None = None) -> str:
 def _renamed(parsed: Text, function: Node) -> Iterator[Edit]:
     counts: dict[str, int] = {}
     values: dict[str, str] = {}
+    types: dict[str, str] = {}
     constants: set[str] = set()
     body = function.child_by_field_name("body")
     for node in walk(function):
@@ -344,6 +345,7 @@ def _renamed(parsed: Text, function: Node) -> Iterator[Edit]:
             for declarator in node.children_by_field_name("declarator"):
                 name = declared_name(declarator)
                 counts[name] = counts.get(name, 0) + 1
+                types[name] = words(field(node, "type"))
                 value = declarator.child_by_field_name("value")
                 plain = declarator.type == "init_declarator" and field(declarator, "declarator").type == "identifier"
                 pointer = declarator.type == "init_declarator" and words(field(declarator, "declarator")).startswith(
@@ -359,13 +361,20 @@ def _renamed(parsed: Text, function: Node) -> Iterator[Edit]:
     known = {
         name: value
         for name, value in values.items()
-        if counts[name] == 1 and _is_other_name(value, counts, changed, name)
+        if counts[name] == 1 and _is_other_name(value, counts, changed, name) and _is_as_wide(types, name, value)
     }
     # One at a time: a value may be another one that goes.
     known = {name: value for name, value in known.items() if not any(_root(value) == other for other in known)}
     for node in walk(body):
         if _is_variable(node) and words(node) in known and not _declares(node):
             yield node.start_byte, node.end_byte, known[words(node)]
+
+
+def _is_as_wide(types: dict[str, str], name: str, value: str) -> bool:
+    """Whether what a name stands for has its type: a wider one would change what is computed of it."""
+    if value in types:
+        return types[name] in (types[value], "auto") or types[value] == "auto"
+    return types[name] in ("int", "bool", "unsigned", "auto")
 
 
 def _root(value: str) -> str:
