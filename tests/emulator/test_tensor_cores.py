@@ -29,7 +29,7 @@ extern "C" __global__ void product(const ELEMENT* a, const ELEMENT* b, tconv::Ac
   tconv::load_matrices(shared + 512 + lane % 8 * 32 + lane / 8 % 2 * 16, columns);
   const unsigned column_words[2] = {columns[0], columns[1]};
   tconv::AccumulatorOf<ELEMENT>::type sums[4] = {};
-  tconv::MatrixProduct<ELEMENT>::add(sums, rows, column_words);
+  tconv::multiply_fragments<ELEMENT>(sums, rows, column_words);
   for (int i = 0; i < 4; ++i) d[(lane / 4 + i / 2 * 8) * 8 + lane % 4 * 2 + i % 2] = sums[i];
 }
 """

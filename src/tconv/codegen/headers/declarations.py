@@ -36,7 +36,9 @@ def without_unused_specializations(text: str) -> str:
     for node in parsed.all("template_declaration"):
         function = node.named_children[-1]
         if function.type == "function_definition" and not field(node, "parameters").named_children:
-            named = next((each for each in walk(field(function, "declarator")) if each.type == "template_function"), None)
+            named = next(
+                (each for each in walk(field(function, "declarator")) if each.type == "template_function"), None
+            )
             if named is not None:
                 declared.add(named.id)
                 special.setdefault(words(field(named, "name")), []).append((node, _given(world, named)))
@@ -105,7 +107,11 @@ def _without_base(parsed: Text, struct: Node) -> list[Edit]:
     ]
     empty = [each for each in found if not field(each, "body").named_children]
     outer = words(base).lstrip(": ").rpartition("::")[0]
-    if len(empty) != 1 or f"{words(base).lstrip(': ')}&>" in parsed.bytes.decode() or not _is_member_of(empty[0], outer):
+    if (
+        len(empty) != 1
+        or f"{words(base).lstrip(': ')}&>" in parsed.bytes.decode()
+        or not _is_member_of(empty[0], outer)
+    ):
         return []
     start = base.start_byte
     while parsed.bytes[start - 1 : start] == b" ":
@@ -143,7 +149,11 @@ def _without_member(parsed: Text, struct: Node, name: str, user: str) -> list[Ed
         given = _given_in_braces(parsed, name, place, bool(inits) or _has_constructor(struct, name))
         if given is None:
             continue
-        return [*given, *(_without_item(parsed, init) for init in inits), _without_declarator(parsed, member, declarator)]
+        return [
+            *given,
+            *(_without_item(parsed, init) for init in inits),
+            _without_declarator(parsed, member, declarator),
+        ]
     return []
 
 
@@ -157,11 +167,7 @@ def _has_constructor(struct: Node, name: str) -> bool:
 
 def _initializers(struct: Node, name: str) -> list[Node]:
     """Of constructors, what they make a member of."""
-    return [
-        each
-        for each in walk(struct)
-        if each.type == "field_initializer" and words(each.named_children[0]) == name
-    ]
+    return [each for each in walk(struct) if each.type == "field_initializer" and words(each.named_children[0]) == name]
 
 
 def _parameter_mentions(struct: Node, name: str) -> int:
@@ -183,7 +189,7 @@ def _given_in_braces(parsed: Text, name: str, place: int, constructed: bool) -> 
     """What braces give the member of that place; None where they cannot be told from others."""
     if constructed:
         return []
-    edits = []
+    edits: list[Edit] = []
     for node in parsed.all("type_identifier"):
         if words(node) != name:
             continue
@@ -247,7 +253,7 @@ def _without_declarator(parsed: Text, member: Node, declarator: Node) -> Edit:
 def with_values_at_once(text: str) -> str:
     """`text` whose variables have their values where they are declared, if the next statement gives them."""
     parsed = parsed_text(text)
-    edits = []
+    edits: list[Edit] = []
     for declaration in parsed.all("declaration"):
         edits += _with_value(parsed, declaration)
     return edited(text, edits)

@@ -39,6 +39,9 @@ _CONSTANT = r"\w[^\n{}\";]*;\n"
 _DECLARATIONS = re.compile(
     rf"^( *(?:static constexpr|const) (?:int|bool|unsigned|long long) ){_CONSTANT}(?:\1{_CONSTANT})+", re.MULTILINE
 )
+#: The head of a loop before an empty line, and a pragma that is not at the margin.
+_HEAD_ALONE = re.compile(r"^( +(?:for|if) [^\n]*\))\n[ \n]*\n(?= )", re.MULTILINE)
+_PRAGMA_ASIDE = re.compile(r"^( +)#pragma (unroll[^\n]*)\n(?=for)", re.MULTILINE)
 _FUNCTIONS = ("function_definition", "lambda_expression")
 _BREAKS = re.compile(r", | (?:[-+*/%|]|&&|\|\||<<|>>) | (?=: ?)")
 _JOINED = (
@@ -71,6 +74,25 @@ def filled(text: str) -> str:
     result.append(parsed.between(at, len(parsed.bytes)))
     lines = "".join(result).split("\n")
     return _EMPTY.sub("", "\n".join(broken for line in lines for broken in _broken(line.rstrip())))
+
+
+def with_bodies_in_place(text: str) -> str:
+    """`text` whose loops of loops that went have their bodies behind them again."""
+    text = _PRAGMA_ASIDE.sub(r"#pragma \2\n\1", _HEAD_ALONE.sub(r"\1\n", text))
+    parsed = Text(text)
+    made, at = [], 0
+    for loop in parsed.all("for_statement"):
+        body = loop.child_by_field_name("body")
+        before = body.prev_sibling if body is not None else None
+        if body is None or before is None or body.type != "compound_statement" or before.start_byte < at:
+            continue
+        if body.start_point.row > before.end_point.row:
+            line = parsed.between(0, loop.start_byte).rpartition("\n")[2]
+            further = max(0, body.start_point.column - (len(line) - len(line.lstrip())))
+            moved = re.sub(rf"\n {{{further}}}(?=[ }}])", "\n", parsed.of(body))
+            made += [text[at : before.end_byte], f" {moved}"]
+            at = body.end_byte
+    return "".join(made) + text[at:]
 
 
 def with_comments_filled(text: str) -> str:

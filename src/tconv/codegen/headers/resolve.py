@@ -30,6 +30,8 @@ KERNEL = "Kernel"
 OF_KERNEL = ("Layer", "Tile", "Program", "Box", "Shape")
 #: Parameters that always are the layer's own.
 OF_LAYER = ("Element", "Accumulator", "Sum")
+#: A parameter for types of 16 bits.
+OF_HALVES = "Half16"
 _FUNCTIONS = ("function_definition", "lambda_expression")
 _FORMULA = re.compile(r"[\s\w()+\-*/%]+")
 #: Axes, those of inputs last: the constants of one are the others' where they are the same.
@@ -77,6 +79,11 @@ class Constant:
     comment: str = ""
     behind: str = ""
     type: str = "int"
+
+    @property
+    def is_given(self) -> bool:
+        """Whether it is a number of which nothing is said."""
+        return self.text == str(self.value) and not self.comment and not self.behind
 
 
 class Kernels:
@@ -192,6 +199,10 @@ class Kernels:
             return [""] * len(arguments)
         return [*named.parameters, *[""] * (len(arguments) - len(named.parameters))]
 
+    def have_halves(self) -> bool:
+        """Whether a kernel has elements of 16 bits."""
+        return any(self.size(scope.names["Element"]) == 2 for scope in self.scopes)
+
     def size(self, of: Type) -> int:
         """Of a type of the language or an element, in bytes."""
         return self.worlds[0].size(of)
@@ -284,6 +295,8 @@ class Resolving(Folding):
         at_top = node.parent is not None and node.parent.type in ("translation_unit", "preproc_ifdef", "preproc_if")
         if at_top and inner.type in STRUCTS and is_constant(inner):
             return self.text.of(node)
+        if inner.type == "declaration":  # of a function, whose definitions are special
+            scopes = tuple(self._inside(inner, outer) for outer in scopes)
         made = self.of(inner, scopes)
         if not made:
             return ""
@@ -314,9 +327,14 @@ class Resolving(Folding):
             if each.type in ("type_identifier", "primitive_type")
         ):
             return ""
-        if self._is_replaced(node):
+        if self._is_replaced(node) or (self._is_of_halves(node) and not self.kernels.have_halves()):
             return ""
         return self._parts(node, inside)
+
+    def _is_of_halves(self, node: Node) -> bool:
+        """Whether a function's template is for types of 16 bits alone."""
+        around = node.parent
+        return around is not None and around.type == "template_declaration" and OF_HALVES in parameters_of(around)
 
     def _foreign(self) -> set[str]:
         """Types of elements that no kernel has."""

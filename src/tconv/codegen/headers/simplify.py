@@ -109,12 +109,12 @@ class Simplifying(Folding):
     def _call(self, node: Node, scope: Any) -> str:
         function = field(node, "function")
         if words(function) == "static_cast<long long>":
-            inner = self.of(field(node, "arguments").named_children[0], scope)
+            number = self.of(field(node, "arguments").named_children[0], scope)
             around = node.parent
-            if inner in ("0", "1") and around is not None and around.type == "binary_expression":
+            if number in ("0", "1") and around is not None and around.type == "binary_expression":
                 sign, other = self.text.of(field(around, "operator")), field(around, "right")
-                if sign == "*" and (inner == "0" or "static_cast<long long>" in words(other)):
-                    return inner
+                if sign == "*" and (number == "0" or "static_cast<long long>" in words(other)):
+                    return number
         if words(function) == "ceil_div" and len(field(node, "arguments").named_children) == 2:
             first, second = field(node, "arguments").named_children
             if self.of(second, scope) == "1":
@@ -160,9 +160,12 @@ class Simplifying(Folding):
             return made if does_something(node) else "0"
         if second == {"*": "1", "/": "1", "+": "0", "-": "0", ">>": "0"}.get(sign):
             return first
-        if sign == "%" and left.type == "binary_expression" and first == self.text.of(left):
-            if self.text.of(field(left, "operator")) == "%" and self.text.of(field(left, "right")) == second:
-                return first
+        if (
+            (sign == "%" and left.type == "binary_expression" and first == self.text.of(left))
+            and self.text.of(field(left, "operator")) == "%"
+            and self.text.of(field(left, "right")) == second
+        ):
+            return first
         if sign == "/" and first == second and re.fullmatch(r"k[A-Z]\w*", first):
             return "1"
         if sign in "+-" and left.type == "binary_expression" and first == self.text.of(left):
@@ -333,6 +336,7 @@ def without_other_names(text: str, settled: set[str] | None = None) -> str:
 def _renamed(parsed: Text, function: Node) -> Iterator[Edit]:
     counts: dict[str, int] = {}
     values: dict[str, str] = {}
+    types: dict[str, str] = {}
     constants: set[str] = set()
     body = function.child_by_field_name("body")
     for node in walk(function):
@@ -341,6 +345,7 @@ def _renamed(parsed: Text, function: Node) -> Iterator[Edit]:
             for declarator in node.children_by_field_name("declarator"):
                 name = declared_name(declarator)
                 counts[name] = counts.get(name, 0) + 1
+                types[name] = words(field(node, "type"))
                 value = declarator.child_by_field_name("value")
                 plain = declarator.type == "init_declarator" and field(declarator, "declarator").type == "identifier"
                 pointer = declarator.type == "init_declarator" and words(field(declarator, "declarator")).startswith(
@@ -356,13 +361,20 @@ def _renamed(parsed: Text, function: Node) -> Iterator[Edit]:
     known = {
         name: value
         for name, value in values.items()
-        if counts[name] == 1 and _is_other_name(value, counts, changed, name)
+        if counts[name] == 1 and _is_other_name(value, counts, changed, name) and _is_as_wide(types, name, value)
     }
     # One at a time: a value may be another one that goes.
     known = {name: value for name, value in known.items() if not any(_root(value) == other for other in known)}
     for node in walk(body):
         if _is_variable(node) and words(node) in known and not _declares(node):
             yield node.start_byte, node.end_byte, known[words(node)]
+
+
+def _is_as_wide(types: dict[str, str], name: str, value: str) -> bool:
+    """Whether what a name stands for has its type: a wider one would change what is computed of it."""
+    if value in types:
+        return types[name] in (types[value], "auto") or types[value] == "auto"
+    return types[name] in ("int", "bool", "unsigned", "auto")
 
 
 def _root(value: str) -> str:
@@ -852,7 +864,7 @@ def _deduced(parsed: Text, function: _Function, unused: Sequence[int], calls: Se
     left = {word for n, each in enumerate(function.parameters) if n not in unused for word in _names_in(each)}
     lost = {word for n in unused for word in _names_in(function.parameters[n])} & set(names) - left
     needed = set(re.findall(r"\w+", function.returns)) | _words_of(function.node)
-    explicit = any("template" in field(call, "function").type or "<" in words(field(call, "function")) for call in calls)
+    explicit = any("<" in words(field(call, "function")) for call in calls)
     if lost & needed or (lost and explicit):
         return None
     kept = ", ".join(parsed.of(item) for item, name in zip(items, names, strict=True) if name not in lost)
@@ -910,7 +922,7 @@ def with_one_argument(text: str, kept: frozenset[str]) -> str:
     return text
 
 
-def with_one_struct_argument(text: str) -> str:
+def with_one_struct_argument(text: str, kept: frozenset[str]) -> str:
     """`text` whose structs have no template parameters for numbers that are the same wherever they are named."""
     parsed = parsed_text(text)
     uses: dict[str, list[Node]] = {}
@@ -924,7 +936,7 @@ def with_one_struct_argument(text: str) -> str:
         name = words(name_node)
         nodes = uses.get(name, [])
         constructors = len(re.findall(rf"\b{name}\(", re.sub(r"//[^\n]*", "", words(struct))))
-        if not nodes or _word_count(text, name) != 1 + len(nodes) + constructors:
+        if not nodes or name in kept or _word_count(text, name) != 1 + len(nodes) + constructors:
             continue
         listed = field(whole, "parameters").named_children
         for number, parameter in enumerate(listed):
@@ -989,7 +1001,9 @@ def without_single_places(text: str) -> str:
     parsed = parsed_text(text)
     for declaration in parsed.all("declaration"):
         function = _function_around(declaration)
-        for declarator in declaration.children_by_field_name("declarator") if function is not None else ():
+        for declarator in declaration.children_by_field_name("declarator"):
+            if function is None:
+                continue
             edits = _narrowed(parsed, function, declarator)
             if edits:
                 return edited(text, edits)

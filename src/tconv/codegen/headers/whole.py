@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import re
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
+from itertools import groupby
 from typing import Any
 
 from tconv.codegen.headers.declarations import (
@@ -13,16 +17,17 @@ from tconv.codegen.headers.declarations import (
     without_unused_specializations,
 )
 from tconv.codegen.headers.evaluate import Type, World
-from tconv.codegen.headers.layout import UNROLL, compact, filled, with_comments_filled
+from tconv.codegen.headers.layout import UNROLL, compact, filled, with_bodies_in_place, with_comments_filled
 from tconv.codegen.headers.listed import listed
 from tconv.codegen.headers.paragraphs import used_paragraphs
-from tconv.codegen.headers.resolve import KERNEL, Kernels, Resolving, constant_name
+from tconv.codegen.headers.resolve import KERNEL, Constant, Kernels, Resolving, constant_name
 from tconv.codegen.headers.simplify import (
     Simplifying,
     edited,
     with_bodies,
     with_expressions,
     with_one_argument,
+    with_one_struct_argument,
     with_same_arguments,
     without_other_names,
     without_single_places,
@@ -30,7 +35,7 @@ from tconv.codegen.headers.simplify import (
     without_unused_parameters,
 )
 from tconv.codegen.headers.sweep import swept
-from tconv.codegen.headers.syntax import Text, declared_name, field, parsed, walk
+from tconv.codegen.headers.syntax import STRUCTS, Text, declared_name, field, parsed, walk, words
 from tconv.codegen.marks import marks, only
 from tconv.kernels import source
 from tconv.planner import FAMILIES, Kernel
@@ -46,6 +51,11 @@ _ARROW = "\N{RIGHTWARDS ARROW}"
 _FIRST_MACRO = "#define TCONV_CONSTANT "
 _BEFORE_PRAGMA = re.compile(r"\n\s*\n(?=#pragma)")
 _KERNELS = 'extern "C"'
+#: What is said of the constants of a layer and of a tile, by their ranks.
+_GIVEN = {0: "// Of the layer.", 1: "// Of the tile: what a block, a warp and a thread have."}
+_COLUMNS = 120
+#: An equals sign at which no line is broken.
+_EQUALS = "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}"
 _TEMPLATE = re.compile(r"template <([^<>]*)>(\s+)(?:(?:struct|class|using) (\w+)|[^;{(]*?(\w+)\()")
 
 
@@ -76,10 +86,7 @@ def resolved(kernels: Sequence[tuple[Kernel[Any], str]]) -> str:
     common = Kernels(worlds, [name for _, name in kernels], programs, FAMILIES[family].shape.__name__, texts)
     made = [Resolving(text, common).of(text.root, common.scopes) for text in texts]
     constants = sorted((each for each in common.constants.values() if not each.alias), key=lambda each: each.place)
-    lines = []
-    for each in constants:
-        lines += each.comment.split("\n") if each.comment else []
-        lines.append(f"constexpr {each.type} {each.name} = {each.text};" + (f"  {each.behind}" if each.behind else ""))
+    lines = list(_declared(constants))
     first, *rest = made
     last = rest.pop()
     head = _FIRST_COMMENT.match(last)
@@ -108,6 +115,25 @@ def _said(head: str, common: Kernels) -> str:
     return _CODE.sub(lambda code: _WORD.sub(named, code[0]), head)
 
 
+def _declared(constants: Sequence[Constant]) -> Iterator[str]:
+    """Declarations of constants; those of the layer and of its tile, of which there is nothing to say, in one each."""
+    for (of, given), each in groupby(constants, lambda each: (each.place[0], each.type == "int" and each.is_given)):
+        if given and of in _GIVEN:
+            yield _GIVEN[of]
+            text = "constexpr int " + ", ".join(f"{one.name} = {one.text}" for one in each) + ";"
+            yield from _broken(text)
+            continue
+        for one in each:
+            yield from one.comment.split("\n") if one.comment else ()
+            yield f"constexpr {one.type} {one.name} = {one.text};" + (f"  {one.behind}" if one.behind else "")
+
+
+def _broken(text: str) -> list[str]:
+    """A long declaration in several lines, none of which ends within ``a = 1``."""
+    lines = textwrap.wrap(text.replace(" = ", _EQUALS), _COLUMNS, subsequent_indent="    ")
+    return [line.replace(_EQUALS, " = ") for line in lines]
+
+
 def _asked(kernels: Sequence[tuple[Kernel[Any], str]]) -> str:
     """What the host's side mentions."""
     preparing = ["preparing_threads"] * any(source.prepares_weights(kernel.family) for kernel, _ in kernels)
@@ -122,7 +148,9 @@ def whole(kernels: Sequence[tuple[Kernel[Any], str]]) -> str:
     is launched says the function of that `source.launch_name`, in ``tconv``.
     """
     asked = _asked(kernels)
-    text = _simplified(resolved(kernels), asked)
+    with _no_collection():
+        text = _simplified(resolved(kernels), asked)
+    text = with_bodies_in_place(text)
     text = _BEFORE_PRAGMA.sub("\n", text)  # where a paragraph would begin
     text = used_paragraphs(text, asked + "\n" + text[text.index(_KERNELS) :])
     text = compact(filled(with_comments_filled(text))).lstrip("\n")
@@ -133,10 +161,12 @@ def whole(kernels: Sequence[tuple[Kernel[Any], str]]) -> str:
 
 
 def _of_conditions(text: str) -> frozenset[str]:
-    """The functions that the emulator has in its own words: they stay as they are."""
+    """The functions and structs that the emulator has in its own words: they stay as they are."""
     conditions = [node for node in walk(Text(text).root) if node.type.startswith("preproc_if")]
-    functions = [node for of in conditions for node in walk(of) if node.type == "function_definition"]
-    return frozenset(declared_name(field(function, "declarator")) for function in functions)
+    below = [node for of in conditions for node in walk(of)]
+    functions = {declared_name(field(node, "declarator")) for node in below if node.type == "function_definition"}
+    structs = [node.child_by_field_name("name") for node in below if node.type in STRUCTS]
+    return frozenset(functions | {words(name) for name in structs if name is not None})
 
 
 def _simplified(text: str, asked: str) -> str:
@@ -148,7 +178,7 @@ def _simplified(text: str, asked: str) -> str:
     def simpler(text: str) -> str:
         less = without_other_names(Simplifying(parsed(text)).whole(known), settled)
         less = with_one_argument(with_expressions(less, kept), kept)
-        less = with_same_arguments(less, kept)
+        less = with_same_arguments(with_one_struct_argument(less, kept), kept)
         less = without_single_places(without_single_structs(less))
         less = without_unused_members(without_unused_specializations(with_values_at_once(less)), asked)
         return swept([less], asked, used)[0]
@@ -158,6 +188,18 @@ def _simplified(text: str, asked: str) -> str:
         return without_unused_parameters(_until_same(partial(with_bodies, kept=kept), text), kept)
 
     return _until_same(shorter, text)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Inside, no cycles are looked for among the many nodes of syntax trees, which takes as long as all else."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _until_same(change: Callable[[str], str], text: str) -> str:

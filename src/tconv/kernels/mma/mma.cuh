@@ -101,7 +101,7 @@ TCONV_DEVICE void mma_multiply(MmaSums<Layer, Tile>& sums, int shift, int moved,
       for (int column_plane = Shape::planes - 1 - row_plane; column_plane >= 0; --column_plane)
 #pragma unroll
         for (int j = 0; j < Tile::Warps::position_tiles; ++j)
-          multiply<typename Layer::Element>(sums.values[i][j], row.values, columns[column_plane][j]);
+          multiply_fragments<typename Layer::Element>(sums.values[i][j], row.values, columns[column_plane][j]);
     }
   }
 }

@@ -32,13 +32,14 @@ TCONV_DEVICE void load_turned_matrices(const void* row, unsigned (&words)[4]) {
 template <Rounding rounding>
 TCONV_DEVICE float matrix_operand(float value) {
 #if __CUDA_ARCH__ >= 800
-  unsigned rounded;
   if (rounding == Rounding::ties_away) {
+    unsigned rounded;
     asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(value));
     return bits_float(rounded);
   }
 #if __CUDA_ARCH__ >= 900
   if (rounding == Rounding::ties_to_even) {
+    unsigned rounded;
     asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(value));
     return bits_float(rounded);
   }
@@ -81,12 +82,12 @@ TCONV_DEVICE void multiply_f64(double (&sums)[4], const unsigned (&a)[4], const 
 
 // The product of an element type.
 template <class Element>
-TCONV_DEVICE void multiply(typename AccumulatorOf<Element>::type (&sums)[4], const unsigned (&a)[4],
-                           const unsigned (&b)[2]);
-#define TCONV_MATRIX_PRODUCT(element, sum, multiply_them)                                               \
-  template <>                                                                                           \
-  TCONV_DEVICE void multiply<element>(sum(&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {  \
-    multiply_them(sums, a, b);                                                                          \
+TCONV_DEVICE void multiply_fragments(typename AccumulatorOf<Element>::type (&sums)[4],
+                                     const unsigned (&a)[4], const unsigned (&b)[2]);
+#define TCONV_MATRIX_PRODUCT(element, sum, multiply)                                                             \
+  template <>                                                                                                    \
+  TCONV_DEVICE void multiply_fragments<element>(sum(&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) { \
+    multiply(sums, a, b);                                                                                        \
   }
 TCONV_MATRIX_PRODUCT(float, float, multiply_tf32)
 TCONV_MATRIX_PRODUCT(Half, float, multiply_f16)
@@ -103,8 +104,16 @@ TCONV_DEVICE float matrix_factor(float value, int plane) {
   if (plane == 0) return high;
   return (float_bits(high) & 0x7f800000u) == 0x7f800000u ? 0.0f : matrix_operand<Rounding::ties_away>(value - high);
 }
-template <class Layer, class Factor>
-TCONV_DEVICE Factor matrix_factor(Factor value, int) {
+template <class Layer>
+TCONV_DEVICE double matrix_factor(double value, int) {
+  return value;
+}
+template <class Layer>
+TCONV_DEVICE Half matrix_factor(Half value, int) {
+  return value;
+}
+template <class Layer>
+TCONV_DEVICE BFloat16 matrix_factor(BFloat16 value, int) {
   return value;
 }
 
