@@ -37,13 +37,13 @@ TCONV_DEVICE float matrix_operand(float value) {
     asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(value));
     return bits_float(rounded);
   }
+#endif
 #if __CUDA_ARCH__ >= 900
   if (rounding == Rounding::ties_to_even) {
     unsigned rounded;
     asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(value));
     return bits_float(rounded);
   }
-#endif
 #endif
   return operand<rounding>(value);
 }
