@@ -261,7 +261,7 @@ def _define(space):
     return defined
 
 # What torch.compile and dispatch modes see, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_ad85a9be2e42c4c9")
+_OPERATOR = _define("tconv_19cc3d119dca9405")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them
@@ -541,16 +541,11 @@ namespace tconv {
 // Sizes: one plane of a channel and the number of runs must stay below 2^31 unless wide_index; the rest is 64-bit.
 // Every axis must stay below 2^31 - stride - padding. Shared memory: DirectShape<Layer, Tile>::shared_bytes.
 
-constexpr int kGroupInChannels = 32;
-constexpr int kGroupOutChannels = 64;
-constexpr int kPositionLanes = 128;
-constexpr int kColumns = 32;
-constexpr int kPositions = 2;
-constexpr int kChannels = 2;
-constexpr int kPhases = 3;
-constexpr int kChunkRows = 3;
-constexpr int kChunkChannels = 32;
-constexpr int kUnroll = 8;
+// Of the layer.
+constexpr int kGroupInChannels = 32, kGroupOutChannels = 64;
+// Of the tile: what a block, a warp and a thread have.
+constexpr int kPositionLanes = 128, kColumns = 32, kPositions = 2, kChannels = 2, kPhases = 3, kChunkRows = 3,
+    kChunkChannels = 32, kUnroll = 8;
 constexpr int kKernel = 3;
 constexpr int kStride = 5;
 constexpr int kBlockRuns = kPositionLanes / 32;
@@ -692,13 +687,12 @@ struct DirectSums { float values[kKernel][kPhases][kPositions][kChannels]; };
 // There are `channels` of them, of which every `splits`-th group from `split` on is this thread's. Inputs as
 // `direct_load` takes them.
 TCONV_DEVICE void direct_multiply(const float* stage_weights, const float* stage_x, int stage_column,
-    const int (&columns)[1], int plane, int channels, int split, DirectSums& sums) {
-  const int first = split * kUnroll;
-  const float* own_weights = stage_weights + first * kChannelItems;
-  const float* from = stage_x + first * static_cast<long long>(plane);
+    const int (&columns)[1], int plane, DirectSums& sums) {
+  const float* own_weights = stage_weights;
+  const float* from = stage_x;
   float inputs[kUnroll][kPositions];
 #pragma unroll 1
-  for (int group = first; group < channels; group += kUnroll) {
+  for (int group = 0; group < kChunkChannels; group += kUnroll) {
     // Loads the inputs of one group of channels, and rounds them. Places outside the input are 0.
     TCONV_UNROLL for (int k = 0; k < kUnroll; ++k)
       TCONV_UNROLL for (int p = 0; p < kPositions; ++p) {
@@ -730,23 +724,21 @@ TCONV_DEVICE void direct_multiply(const float* stage_weights, const float* stage
 
 // Stores a warp's results as whole runs, by way of its `buffer` in shared memory, or a row phase that has no taps.
 // Called by whole warps.
-TCONV_DEVICE void direct_store_exchanged(bool has_taps, int lane, const DirectSums& sums, long long start,
-    long long plane, int first_row, int height, int column, int width, float* buffer, float* y) {
+TCONV_DEVICE void direct_store_exchanged(int lane, const DirectSums& sums, long long start, long long plane,
+    int first_row, int height, int column, int width, float* buffer, float* y) {
   const int run_column = __shfl_sync(0xffffffffu, column, 0), own_item = lane * kStride;
   TCONV_UNROLL for (int first = 0; first < kChannels * kKernel; first += kExchangeLines) {
-    if (has_taps) {
-      __syncwarp();  // the last lines have been read
-      TCONV_UNROLL for (int p = 0; p < kPositions; ++p)
-        TCONV_UNROLL for (int phase = 0; phase < kStride; ++phase) {
-          const int tap = axis_first_tap(phase);
-          if (tap >= kKernel) continue;
-          const int item = own_item + p * kColumns * kStride + phase;
-          float* const place = buffer + item / 32 * kExchangePitch + item % 32;
-          TCONV_UNROLL for (int n = first; n < first + kExchangeLines; ++n)
-            place[(n - first) * kExchangeLineItems] = sums.values[n % kKernel][tap][p][n / kKernel];
-        }
-      __syncwarp();  // all lanes have written theirs
-    }
+    __syncwarp();  // the last lines have been read
+    TCONV_UNROLL for (int p = 0; p < kPositions; ++p)
+      TCONV_UNROLL for (int phase = 0; phase < kStride; ++phase) {
+        const int tap = axis_first_tap(phase);
+        if (tap >= kKernel) continue;
+        const int item = own_item + p * kColumns * kStride + phase;
+        float* const place = buffer + item / 32 * kExchangePitch + item % 32;
+        TCONV_UNROLL for (int n = first; n < first + kExchangeLines; ++n)
+          place[(n - first) * kExchangeLineItems] = sums.values[n % kKernel][tap][p][n / kKernel];
+      }
+    __syncwarp();  // all lanes have written theirs
     TCONV_UNROLL for (int n = first; n < first + kExchangeLines; ++n) {
       const int c = n / kKernel;
       TCONV_UNROLL for (int r = 0; r < kStride; ++r) {
@@ -756,7 +748,7 @@ TCONV_DEVICE void direct_store_exchanged(bool has_taps, int lane, const DirectSu
         {
           // Stores one row of one output channel for a whole warp: from `line` of its buffer, or without sums.
           const float* const line = buffer + (n - first) * kExchangeLineItems;
-          const bool has_sums = has_taps && sum_row >= 0;
+          const bool has_sums = sum_row >= 0;
           const long long own_row = in_range(first_row + r, height) ? start + static_cast<long long>(r) * width : -1;
           // Where all rows are one, stores differ by constants from here, and start at lines of memory.
           const long long begin = own_row + c * plane + run_column;
@@ -773,9 +765,11 @@ TCONV_DEVICE void direct_store_exchanged(bool has_taps, int lane, const DirectSu
             if (has_sums && in_line[s]) values[s] = line[step * kExchangePitch + lane - ahead];
           }
           TCONV_UNROLL for (int s = 0; s < kLineSteps; ++s) {
-            const int step = s, item = step * 32 + lane - ahead, own_column = run_column + item;
+            const int step = s, item = step * 32 + lane - ahead;
+            const long long offset = 0;
+            const int own_column = run_column + item;
             if (own_row >= 0 && in_line[s] && own_column >= 0 && own_column < width)
-              y[place + step * 32] = values[s];
+              y[place + offset + step * 32] = values[s];
           }
         }
       }
@@ -848,7 +842,7 @@ conv_transpose2d(const float* x, const float* weight, const float* bias, float* 
         const long long plane = static_cast<long long>(slab_of_all) * kGroupInChannels;
         const float* const rows = x + (inside ? (plane + slab) * input_height * input_width : 0);
         direct_multiply(tiles, rows + static_cast<long long>(height) * input_width + width, width, input_columns,
-            input_plane, kChunkChannels, 0, sums);
+            input_plane, sums);
       }
     }
     const int slab = 0, row = height * kStride - 1;
@@ -856,7 +850,7 @@ conv_transpose2d(const float* x, const float* weight, const float* bias, float* 
     const bool inside = in_batch;
     const long long start = ((plane + slab) * output_height + row) * output_width;
     const int plane_rows = inside ? output_height : 0, column = width * kStride - 1;
-    direct_store_exchanged(1, lane, sums, start, output_plane, row, plane_rows, column, output_width, buffer, y);
+    direct_store_exchanged(lane, sums, start, output_plane, row, plane_rows, column, output_width, buffer, y);
   }
 }
 
