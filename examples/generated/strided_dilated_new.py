@@ -262,7 +262,7 @@ def _define(space):
     return defined
 
 # What torch.compile and dispatch modes see, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_40f371219a4d4225")
+_OPERATOR = _define("tconv_c0e41721a8b75347")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them
@@ -497,61 +497,47 @@ namespace tconv {
 // o = i*stride + k*dilation - padding on each axis, inside each group. x, weight and y are contiguous.
 //
 // Positions and phases. A position is one (n, qd, qh, qw); each owns stride_d * stride_h * stride_w neighbouring
-// outputs, its phases. A warp owns a *run*: `columns * positions` neighbouring positions of one row, of 32 / `columns`
-// rows at once where maps are narrow. A block owns
-//   - `position_lanes` lanes' worth of runs,
-//   - `channels` output channels of one group,
-//   - all column phases that have taps (phase_lanes == 1), or some of them (phase_lanes == 32):
+// outputs, its phases. A warp owns a *run*: `kColumns * kPositions` neighbouring positions of one row, of 32 /
+// `kColumns` rows at once where maps are narrow. A block owns `kPositionLanes` lanes' worth of runs, and `kChannels`
+// output channels of one group.
 //
-//     phase_lanes == 1                                phase_lanes == 32 (large strides)
-//     lanes of a warp: neighbouring positions         lanes of a warp: 32 column phases of the same positions
-//     registers of a thread: every column phase,      registers of a thread: every 32nd column phase,
-//     every `columns`-th position of the run          every position of the run
+// It owns all column phases that have taps. Lanes of a warp are neighbouring positions. In its registers a thread has
+// every column phase of every `kColumns`-th position of the run:
 //
-//            q    q+1  q+2        lane = position            lane = phase
-//          |a b c|a b c|a b c|    x: coalesced               x: one address for the warp
-//           ^ one thread          weight: one address        weight: coalesced
+//            q    q+1  q+2        lane = position
+//          |a b c|a b c|a b c|    x: coalesced
+//           ^ one thread          weight: one address
 //
-//   - one row phase (phase of depth and height) at a time, whose taps all its threads use together; or, *stacked*, one
-//     phase of depth at a time with all phases of height in registers, for `rows` neighbouring rows of positions:
+// *Stacked*, it has one phase of depth at a time with all phases of height in registers, for `rows` neighbouring rows
+// of positions. With two rows, and height and width of stride 3, a thread's outputs of one position of a run are:
 //
-//          |a b c|    `rows` = 2, height and width of stride 3: a thread's outputs of one position of a run. Each input
-//          |d e f|    is read once for all of them, weights are read once for both rows, and the rows of outputs are
-//          |g h i|    stored together.
+//          |a b c|
+//          |d e f|    Each input is read once for all of them, weights are read once for both rows, and the rows of
+//          |g h i|    outputs are stored together.
 //          |a b c|
 //          |d e f|
 //          |g h i|
 //
-// `splits` such sets of warps share the input channels; the first adds the others' sums to its own, in order.
-//
 // Several positions a thread let each weight from shared memory serve several products; several channels do the same
 // for inputs. Weights are staged in shared memory as [row tap][input channel][tap of the phase][column phase][output
-// channel]: what one thread multiplies an input with lies together. If all that a block needs fits, they are
-// *resident*: staged once, then the block walks over the grid's runs and, at each, over all row phases, so that
-// neighbouring rows are read and written together. Otherwise a block has one set of runs and one row phase, and stages
-// the row taps of a thread, `chunk_channels` input channels and `chunk_taps` taps a phase at a time.
+// channel]: what one thread multiplies an input with lies together.
 //
-// Inputs are read through the L1 cache, with `ahead` one group of channels before they are used. Or the block's runs
-// form a *tile*, `warps_wide` of them side by side and the others below, inside one slab: then the block brings the
-// inputs of the tile with the rows and columns around it, `unroll * splits` channels at a time, to one of two stages in
-// shared memory while it multiplies those in the other. Places outside the input are 0 there.
+// All weights that a block needs fit, so they are *resident*: staged once. Then the block walks over the grid's runs
+// and, at each, over all row phases, so that neighbouring rows are read and written together.
+//
+// Inputs are read through the L1 cache.
 //
 // Not-a-number: an input outside the map counts as 0, so an infinite or NaN *weight* also reaches the outputs at the
 // border whose tap would read there. Non-finite inputs reach exactly the outputs that depend on them.
 //
 // Sizes: one plane of a channel and the number of runs must stay below 2^31 unless wide_index; the rest is 64-bit.
-// Every axis must stay below 2^31 - stride - padding. Shared memory: DirectShape<Layer, Tile>::shared_bytes.
+// Every axis must stay below 2^31 - stride - padding.
 
-constexpr int kGroupInChannels = 32;
-constexpr int kGroupOutChannels = 64;
-constexpr int kPositionLanes = 128;
-constexpr int kColumns = 32;
-constexpr int kPositions = 2;
-constexpr int kChannels = 2;
-constexpr int kPhases = 3;
-constexpr int kChunkRows = 3;
-constexpr int kChunkChannels = 32;
-constexpr int kUnroll = 8;
+// Of the layer.
+constexpr int kGroupInChannels = 32, kGroupOutChannels = 64;
+// Of the tile: what a block, a warp and a thread have.
+constexpr int kPositionLanes = 128, kColumns = 32, kPositions = 2, kChannels = 2, kPhases = 3, kChunkRows = 3,
+    kChunkChannels = 32, kUnroll = 8;
 constexpr int kKernel = 3;
 constexpr int kStride = 5;
 constexpr int kBlockRuns = kPositionLanes / 32;
@@ -693,13 +679,12 @@ struct DirectSums { float values[kKernel][kPhases][kPositions][kChannels]; };
 // There are `channels` of them, of which every `splits`-th group from `split` on is this thread's. Inputs as
 // `direct_load` takes them.
 TCONV_DEVICE void direct_multiply(const float* stage_weights, const float* stage_x, int stage_column,
-    const int (&columns)[1], int plane, int channels, int split, DirectSums& sums) {
-  const int first = split * kUnroll;
-  const float* own_weights = stage_weights + first * kChannelItems;
-  const float* from = stage_x + first * static_cast<long long>(plane);
+    const int (&columns)[1], int plane, DirectSums& sums) {
+  const float* own_weights = stage_weights;
+  const float* from = stage_x;
   float inputs[kUnroll][kPositions];
 #pragma unroll 1
-  for (int group = first; group < channels; group += kUnroll) {
+  for (int group = 0; group < kChunkChannels; group += kUnroll) {
     // Loads the inputs of one group of channels, and rounds them. Places outside the input are 0.
     TCONV_UNROLL for (int k = 0; k < kUnroll; ++k)
       TCONV_UNROLL for (int p = 0; p < kPositions; ++p) {
@@ -731,23 +716,21 @@ TCONV_DEVICE void direct_multiply(const float* stage_weights, const float* stage
 
 // Stores a warp's results as whole runs, by way of its `buffer` in shared memory, or a row phase that has no taps.
 // Called by whole warps.
-TCONV_DEVICE void direct_store_exchanged(bool has_taps, int lane, const DirectSums& sums, long long start,
-    long long plane, int first_row, int height, int column, int width, float* buffer, float* y) {
+TCONV_DEVICE void direct_store_exchanged(int lane, const DirectSums& sums, long long start, long long plane,
+    int first_row, int height, int column, int width, float* buffer, float* y) {
   const int run_column = __shfl_sync(0xffffffffu, column, 0), own_item = lane * kStride;
   TCONV_UNROLL for (int first = 0; first < kChannels * kKernel; first += kExchangeLines) {
-    if (has_taps) {
-      __syncwarp();  // the last lines have been read
-      TCONV_UNROLL for (int p = 0; p < kPositions; ++p)
-        TCONV_UNROLL for (int phase = 0; phase < kStride; ++phase) {
-          const int tap = axis_first_tap(phase);
-          if (tap >= kKernel) continue;
-          const int item = own_item + p * kColumns * kStride + phase;
-          float* const place = buffer + item / 32 * kExchangePitch + item % 32;
-          TCONV_UNROLL for (int n = first; n < first + kExchangeLines; ++n)
-            place[(n - first) * kExchangeLineItems] = sums.values[n % kKernel][tap][p][n / kKernel];
-        }
-      __syncwarp();  // all lanes have written theirs
-    }
+    __syncwarp();  // the last lines have been read
+    TCONV_UNROLL for (int p = 0; p < kPositions; ++p)
+      TCONV_UNROLL for (int phase = 0; phase < kStride; ++phase) {
+        const int tap = axis_first_tap(phase);
+        if (tap >= kKernel) continue;
+        const int item = own_item + p * kColumns * kStride + phase;
+        float* const place = buffer + item / 32 * kExchangePitch + item % 32;
+        TCONV_UNROLL for (int n = first; n < first + kExchangeLines; ++n)
+          place[(n - first) * kExchangeLineItems] = sums.values[n % kKernel][tap][p][n / kKernel];
+      }
+    __syncwarp();  // all lanes have written theirs
     TCONV_UNROLL for (int n = first; n < first + kExchangeLines; ++n) {
       const int c = n / kKernel;
       TCONV_UNROLL for (int r = 0; r < kStride; ++r) {
@@ -757,7 +740,7 @@ TCONV_DEVICE void direct_store_exchanged(bool has_taps, int lane, const DirectSu
         {
           // Stores one row of one output channel for a whole warp: from `line` of its buffer, or without sums.
           const float* const line = buffer + (n - first) * kExchangeLineItems;
-          const bool has_sums = has_taps && sum_row >= 0;
+          const bool has_sums = sum_row >= 0;
           const long long own_row = in_range(first_row + r, height) ? start + static_cast<long long>(r) * width : -1;
           // Where all rows are one, stores differ by constants from here, and start at lines of memory.
           const long long begin = own_row + c * plane + run_column;
@@ -774,9 +757,11 @@ TCONV_DEVICE void direct_store_exchanged(bool has_taps, int lane, const DirectSu
             if (has_sums && in_line[s]) values[s] = line[step * kExchangePitch + lane - ahead];
           }
           TCONV_UNROLL for (int s = 0; s < kLineSteps; ++s) {
-            const int step = s, item = step * 32 + lane - ahead, own_column = run_column + item;
+            const int step = s, item = step * 32 + lane - ahead;
+            const long long offset = 0;
+            const int own_column = run_column + item;
             if (own_row >= 0 && in_line[s] && own_column >= 0 && own_column < width)
-              y[place + step * 32] = values[s];
+              y[place + offset + step * 32] = values[s];
           }
         }
       }
@@ -849,7 +834,7 @@ conv_transpose2d(const float* x, const float* weight, const float* bias, float* 
         const long long plane = static_cast<long long>(slab_of_all) * kGroupInChannels;
         const float* const rows = x + (inside ? (plane + slab) * input_height * input_width : 0);
         direct_multiply(tiles, rows + static_cast<long long>(height) * input_width + width, width, input_columns,
-            input_plane, kChunkChannels, 0, sums);
+            input_plane, sums);
       }
     }
     const int slab = 0, row = height * kStride - 1;
@@ -857,7 +842,7 @@ conv_transpose2d(const float* x, const float* weight, const float* bias, float* 
     const bool inside = in_batch;
     const long long start = ((plane + slab) * output_height + row) * output_width;
     const int plane_rows = inside ? output_height : 0, column = width * kStride - 1;
-    direct_store_exchanged(1, lane, sums, start, output_plane, row, plane_rows, column, output_width, buffer, y);
+    direct_store_exchanged(lane, sums, start, output_plane, row, plane_rows, column, output_width, buffer, y);
   }
 }
 
@@ -868,8 +853,7 @@ conv_transpose2d(const float* x, const float* weight, const float* bias, float* 
 #include <vector>
 
 // Enqueues a kernel, and returns a cudaError_t.
-static int enqueue(const void* kernel, void** arguments, int64_t grid, int block, int shared_bytes, int64_t stream,
-                   bool overlaps) {
+static int enqueue(const void* kernel, void** arguments, int64_t grid, int block, int shared_bytes, int64_t stream) {
   if (grid >= int64_t(1) << 31) return cudaErrorInvalidConfiguration;
   if (shared_bytes > 48 * 1024) {
     const auto error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
@@ -887,7 +871,7 @@ static int enqueue(const void* kernel, void** arguments, int64_t grid, int block
 // weights and inputs, channels of the tensor in which y lies, batch, depth, height and width of the input and of the
 // output, and addresses of what the program behind the layer reads.
 static int64_t launched(const std::vector<int64_t>& numbers, tconv::Launch (*launch_of)(const tconv::Sizes&),
-                        const void* kernel, const void* of_weights, const void* of_inputs) {
+                        const void* kernel) {
   const auto size = [&](int i) { return static_cast<int>(numbers[i]); };
   tconv::Sizes sizes{size(2), size(9), {size(10), size(11), size(12)}, {size(13), size(14), size(15)}};
   int64_t stream = numbers[1], x = numbers[3], weight = numbers[4], bias = numbers[5], y = numbers[6];
@@ -900,15 +884,14 @@ static int64_t launched(const std::vector<int64_t>& numbers, tconv::Launch (*lau
   }
   int y_channels = size(8), (&input)[3] = sizes.input, (&output)[3] = sizes.output;
   const tconv::Launch launch = launch_of(sizes);
-  bool overlaps = false;
   std::vector<void*> arguments = {&x, &weight, &bias, &y, &y_channels, &sizes.batch, input, input + 1,
                                   input + 2, output, output + 1, output + 2};
-  return enqueue(kernel, arguments.data(), launch.blocks, launch.threads, launch.shared_bytes, stream, overlaps);
+  return enqueue(kernel, arguments.data(), launch.blocks, launch.threads, launch.shared_bytes, stream);
 }
 
 int64_t launch(const std::vector<int64_t>& numbers) {
   switch (numbers[0]) {
-    case 0: return launched(numbers, tconv::conv_transpose2d_launch, (void*)conv_transpose2d, nullptr, nullptr);
+    case 0: return launched(numbers, tconv::conv_transpose2d_launch, (void*)conv_transpose2d);
   }
   return cudaErrorInvalidValue;
 }

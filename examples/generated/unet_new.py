@@ -295,7 +295,7 @@ def _define(space):
     return defined
 
 # What torch.compile and dispatch modes see, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_f6f3479cab798a37")
+_OPERATOR = _define("tconv_788a6c9894cf0d52")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them
@@ -636,8 +636,78 @@ def get_init_inputs():
 _CUDA = {
     "wgmma": r"""
 namespace tconv {
-// The words that compilers say differently. The same text compiles by NVRTC, by nvcc, whose older builds want C++14,
-// and by g++ for the emulator. No CUDA header is included, and what has inline PTX the emulator has in its own words.
+// wgmma: transposed convolution as a product of matrices (implicit GEMM) on the tensor cores of Hopper, by
+// wgmma.mma_async: sm_90a alone.
+//
+// For 16-bit types and float32, rounded to TF32 or exact. x and y are contiguous, or channels_last, and begin at
+// multiples of 16 bytes; `wgmma_weights` must have prepared the weights, which were contiguous and began there, too,
+// and `wgmma_inputs` those inputs whose tile says so.
+//
+// The matrices. A position q owns stride_d * stride_h * stride_w neighbouring outputs, its phases, and each tap of each
+// phase reads the input at q - shift. A block owns a box of positions and some output channels of some phases:
+//
+//               input channels                rows: phases, output channels
+//              ................            ................................
+//   positions  : warpgroup 0  :     x      :  weights, read from shared   :     = sums, in registers, of
+//   64 a tile  :..............:  channels  :  memory by the tensor core   :       positions x rows
+//              : warpgroup 1  :            :..............................:
+//              :..............:            both warpgroups read the same
+//              from shared memory by way
+//              of registers, rounded there
+//
+// These products are added over all chunks of input channels, and for each over all visits: shifts, or taps. Another
+// stride changes how many phases there are, and which of them has a tap at which shift. Positions are the first factor
+// because that may come from registers: a lane finds each position's inputs wherever they lie, so a box has any form,
+// and inputs lie in shared memory as they do in global memory.
+//
+// The warps, and what they do for one box after the other; there are as many blocks as multiprocessors:
+//
+//   0-3, 4-7   consumers, two warpgroups: multiply, 64 positions of each tile by all rows, and store the outputs
+//   8          producer of weights: those of one visit after the other, by cp.async.bulk
+//   9-11       producers of inputs: of the box and the halo around it one chunk of channels after the other
+//
+// Shared memory, in this order, as far as the layer needs it. Each stage is filled again when all consumers have read
+// it, so the next box's inputs come while this one's outputs are stored:
+//
+//   | weights     | inputs      | raw inputs,     | outputs, staged   | where inputs lie | barriers: full and
+//   | stages      | stages      | to be turned    | by each warpgroup | in global memory | empty, of each stage
+//
+// Waits. A consumer waits for the mbarrier "full": what a producer asked for has landed. A producer waits for "empty":
+// the inputs are loaded, or the products that read the weights are done. Two batches of products are on their way, and
+// wgmma.wait_group waits for the older one before its fragments are loaded anew. Named barriers 1 and 2 are the
+// consumers' around what they stage, each warpgroup's own; 3 is that of the producers of inputs.
+//
+// The kernel may begin while its weights are prepared, and waits for them itself. Whatever it reads before that was
+// there when the preparing kernel began, and it writes nothing.
+//
+// Not-a-number: an input outside the map counts as 0. An infinite or NaN input or weight reaches the outputs that
+// depend on it, and through weights an input outside the map, as 0 * infinity.
+//
+// Sizes: the channels of a box's inputs must stay below 2^31 unless wide_index; the rest is 64-bit.
+
+constexpr int kKernel = 2;
+constexpr int kStride = 2;
+constexpr int kItemBytes = 4;
+constexpr int kStepChannels = 32 / kItemBytes;
+constexpr int kConsumers = 2;
+constexpr int kThreads = 128 * (kConsumers + 1);
+constexpr int kLoaders = 96;
+constexpr int kTaps = kKernel * kKernel;
+constexpr int kBatches = 2;  // whose fragments are in registers
+constexpr int kPositionNumbers = 64 * kConsumers;  // of each tile of a thread
+// Of the 65,536 registers of a multiprocessor, those of a thread that multiplies and of one that brings.
+constexpr int kConsumerRegisters = 208;
+constexpr int kProducerRegisters = 504 - 2 * kConsumerRegisters;
+// Of contiguous outputs a warpgroup stages, as `staged[channel][position][phase]`, those neighbouring phases of some
+// channels of a tile that are neighbours in memory, too, to store whole rows. Lanes that write eight positions of
+// four channels find different banks.
+constexpr int kRun = 2;
+constexpr int kStagedChannels = 16;
+constexpr int kStagedPitch = 64 * kRun + 4;
+constexpr int kStagedBytes = kStagedChannels * kStagedPitch * 4;
+// Neighbouring channels that a thread has of channels_last outputs, where they are stored together.
+constexpr int kChannelWidth = 2;
+constexpr int kVectorItems = 4;
 
 #define TCONV_UNROLL _Pragma("unroll")
 #define TCONV_CONSTANT __host__ __device__ constexpr
@@ -647,8 +717,6 @@ namespace tconv {
 #define TCONV_SHARED(name)                                      \
   extern __shared__ __align__(1024) unsigned char tconv_shared[]; \
   unsigned char* name = tconv_shared
-
-// What goes on while threads do: copies to shared memory, and the kernel before or behind this one.
 
 // A thread's own copies of `Bytes` bytes (4, 8 or 16, at multiples of their number) from global to shared memory, in
 // groups of `OfGroup` at most, of which so many are on their way at once; zeros instead of what is not `present`, whose
@@ -672,16 +740,6 @@ TCONV_DEVICE void wait_for_kernel_before() {
 #endif
 }
 
-// From here on in all its blocks, the kernel behind this one may begin, if it was launched to overlap.
-TCONV_DEVICE void let_kernel_behind_begin() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-
-// Arithmetic of the constants of a kernel.
-
-TCONV_CONSTANT int greatest_common_divisor(int a, int b) { return b == 0 ? a : greatest_common_divisor(b, a % b); }
 template <class Number> TCONV_CONSTANT Number ceil_div(Number a, Number b) { return (a + b - 1) / b; }
 TCONV_CONSTANT int power_of_two_from(int value) {
   int power = 1;
@@ -696,32 +754,11 @@ TCONV_DEVICE bool in_range(int index, int count) { return static_cast<unsigned>(
 template <bool first, class First, class Second> struct Choice { using type = First; };
 template <class First, class Second> struct Choice<false, First, Second> { using type = Second; };
 
-// The largest divisor of `value` that is no larger than `limit`.
-TCONV_CONSTANT int largest_divisor(int value, int limit) {
-  while (value % limit != 0) --limit;
-  return limit;
-}
-
-// The algebra of an axis: which taps of a transposed convolution meet which outputs, and the inputs that they read.
-
-// The number whose product with `value` is 1 modulo `modulus`, by Euclid's algorithm; the two must be coprime.
-TCONV_CONSTANT int modular_inverse(int value, int modulus) {
-  long long low = 0, high = 1, rest = modulus, left = value % modulus;
-  while (left > 1) {
-    const long long quotient = rest / left, next_rest = rest % left, next = low - quotient * high;
-    rest = left, left = next_rest, low = high, high = next;
-  }
-  return modulus == 1 ? 0 : static_cast<int>((high % modulus + modulus) % modulus);
-}
-
 // One spatial axis of a layer. Tap k and input i meet at output i*stride + k*dilation - padding. With phase = output
 // mod stride and position q = output div stride, tap k reads input q - shift_of(k). The taps of one phase lie
 // tap_period apart and read inputs that lie shift_period apart.
 template <int Kernel, int Stride, int Padding, int Dilation> struct Axis {
   static constexpr int kernel = Kernel, stride = Stride, padding = Padding, dilation = Dilation;
-  static constexpr int common = greatest_common_divisor(stride, dilation);
-  static constexpr int tap_period = stride / common, shift_period = dilation / common;
-  static constexpr int taps_per_phase = ceil_div(kernel, tap_period);
 
   // Rounded down, also where padding makes it negative.
   static TCONV_CONSTANT int shift_of(int tap) {
@@ -729,20 +766,6 @@ template <int Kernel, int Stride, int Padding, int Dilation> struct Axis {
     const long long distance = static_cast<long long>(tap) * dilation + (cut_off * stride - padding);
     return static_cast<int>(distance / stride) - cut_off;
   }
-
-  // The first tap of a phase, or `kernel` if it has none.
-  static TCONV_CONSTANT int first_tap(int phase) {
-    constexpr int inverse = modular_inverse(shift_period % tap_period, tap_period);
-    const int distance = (phase + padding % stride) % stride;
-    if (distance % common != 0) return kernel;
-    int tap = distance / common;
-    if (inverse > 1) tap = static_cast<int>(static_cast<long long>(tap) * inverse % tap_period);
-    return tap < kernel ? tap : kernel;
-  }
-
-  static TCONV_CONSTANT int taps(int phase) { return ceil_div(kernel - first_tap(phase), tap_period); }
-
-  static TCONV_CONSTANT int positions(int output_size) { return (output_size - 1) / stride + 1; }
 };
 
 // The inputs that the taps of one axis read: position q reads q - shift, for `count` shifts from `lowest` on.
@@ -750,123 +773,16 @@ template <class Axis> struct Shifts {
   static constexpr int lowest = Axis::shift_of(0), highest = Axis::shift_of(Axis::kernel - 1);
   static constexpr int step = Axis::stride == 1 ? Axis::dilation : 1, count = (highest - lowest) / step + 1;
   static constexpr int halo = highest - lowest;
-
-  // The tap through which a phase reads the input at the given shift, by the shift's number; -1 if there is none.
-  static TCONV_CONSTANT int tap(int phase, int number) {
-    const long long distance =
-        static_cast<long long>(phase) + Axis::padding + static_cast<long long>(lowest + number * step) * Axis::stride;
-    return distance < 0 || distance % Axis::dilation != 0 || distance / Axis::dilation >= Axis::kernel ? -1
-        : static_cast<int>(distance / Axis::dilation);
-  }
-
-  // How far the input at a shift, by its number, lies behind that at the highest one.
-  static TCONV_CONSTANT int behind(int number) { return halo - number * step; }
-
-  // The taps that read it, one of each of some phases: the first, and how many.
-  static TCONV_CONSTANT int first_tap(int number) {
-    const long long distance = Axis::padding + static_cast<long long>(lowest + number * step) * Axis::stride;
-    return distance < 0 ? 0 : static_cast<int>((distance + Axis::dilation - 1) / Axis::dilation);
-  }
-  static TCONV_CONSTANT int taps(int number) {
-    const long long behind = Axis::padding + static_cast<long long>(lowest + number * step + 1) * Axis::stride;
-    const long long next = (behind + Axis::dilation - 1) / Axis::dilation;
-    return static_cast<int>(next < Axis::kernel ? next : Axis::kernel) - first_tap(number);
-  }
 };
-
-// Element types, conversions and rounding. 16-bit floats are their bits.
-
-struct Half { unsigned short bits; };
-
-struct BFloat16 { unsigned short bits; };
-
-// The type products are summed in.
-template <class Element> struct AccumulatorOf { using type = float; };
-template <> struct AccumulatorOf<double> { using type = double; };
-
-TCONV_DEVICE unsigned float_bits(float value) { return __float_as_uint(value); }
-TCONV_DEVICE float bits_float(unsigned bits) { return __uint_as_float(bits); }
-
-// binary16 to binary32, exact: PTX cvt.f32.f16; and back, to nearest, ties to even: PTX cvt.rn.f16.f32.
-#if !defined(TCONV_EMULATOR)
-TCONV_DEVICE float half_to_float(unsigned short bits) {
-  float result;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(result) : "h"(bits));
-  return result;
-}
-TCONV_DEVICE unsigned short float_to_half(float value) {
-  unsigned short bits;
-  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
-  return bits;
-}
-#endif
-
-TCONV_DEVICE float bfloat16_to_float(BFloat16 value) { return bits_float(static_cast<unsigned>(value.bits) << 16); }
-
-// binary32 to bfloat16, to nearest, ties to even. In integers, as sm_75 has no instruction for it.
-TCONV_DEVICE BFloat16 float_to_bfloat16(float value) {
-  const unsigned bits = float_bits(value);
-  const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
-  BFloat16 result;
-  result.bits = static_cast<unsigned short>(nan ? 0x7fffu : (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
-  return result;
-}
-
-// How operands are rounded to TF32's 10-bit significand, if at all: to nearest, and where two are as near, to the even
-// one or to the one further from zero.
-enum class Rounding { none, ties_to_even, ties_away };
 
 // A factor of a product, rounded to TF32 where the precision says so. Equals PTX cvt.rn.tf32.f32 (sm_90 on) and
 // cvt.rna.tf32.f32 (sm_80 on), in integers for every GPU: on CUDA cores that is the faster way. Infinities and NaN stay
 // as they are.
-template <Rounding rounding> TCONV_DEVICE float operand(float value) {
-  const unsigned bits = float_bits(value);
-  if (rounding == Rounding::none || (bits & 0x7f800000u) == 0x7f800000u) return value;
-  const unsigned half_unit = rounding == Rounding::ties_away ? 0x1000u : 0xfffu + (bits >> 13 & 1u);
-  return bits_float((bits + half_unit) & 0xffffe000u);
-}
-template <Rounding rounding> TCONV_DEVICE double operand(double value) {
-  static_assert(rounding == Rounding::none, "TF32 operands are float");
-  return value;
-}
-
-TCONV_DEVICE float to_accumulator(float value) { return value; }
-TCONV_DEVICE double to_accumulator(double value) { return value; }
-TCONV_DEVICE float to_accumulator(Half value) { return half_to_float(value.bits); }
-TCONV_DEVICE float to_accumulator(BFloat16 value) { return bfloat16_to_float(value); }
-
-template <class Element>
-TCONV_DEVICE Element from_accumulator(typename AccumulatorOf<Element>::type value) { return value; }
-template <> TCONV_DEVICE Half from_accumulator<Half>(float value) { return Half{float_to_half(value)}; }
-template <> TCONV_DEVICE BFloat16 from_accumulator<BFloat16>(float value) { return float_to_bfloat16(value); }
-
-// Two numbers at once: from sm_80 on one instruction for two of 16 bits, PTX cvt.rn.f16x2.f32 and cvt.rn.bf16x2.f32.
-template <class Stored> TCONV_DEVICE void from_accumulators(typename AccumulatorOf<Stored>::type first,
-                                    typename AccumulatorOf<Stored>::type second, Stored (&two)[2]) {
-  two[0] = from_accumulator<Stored>(first), two[1] = from_accumulator<Stored>(second);
-}
-#if __CUDA_ARCH__ >= 800
-#define TCONV_FROM_ACCUMULATORS(element, type)                                                              \
-  TCONV_DEVICE void from_accumulators(float first, float second, element(&two)[2]) {                        \
-    unsigned word;                                                                                          \
-    asm("cvt.rn." #type "x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));                       \
-    two[0].bits = static_cast<unsigned short>(word), two[1].bits = static_cast<unsigned short>(word >> 16); \
-  }
-TCONV_FROM_ACCUMULATORS(Half, f16)
-TCONV_FROM_ACCUMULATORS(BFloat16, bf16)
-#undef TCONV_FROM_ACCUMULATORS
-#endif
-
-// Memory: loads, and vectors of several elements.
-
-// Loads of what no thread of the grid writes.
-TCONV_DEVICE float load_constant(const float* address) { return __ldg(address); }
-TCONV_DEVICE double load_constant(const double* address) { return __ldg(address); }
-TCONV_DEVICE Half load_constant(const Half* address) {
-  return Half{__ldg(reinterpret_cast<const unsigned short*>(address))};
-}
-TCONV_DEVICE BFloat16 load_constant(const BFloat16* address) {
-  return BFloat16{__ldg(reinterpret_cast<const unsigned short*>(address))};
+TCONV_DEVICE float operand(float value) {
+  const unsigned bits = __float_as_uint(value);
+  if ((bits & 0x7f800000u) == 0x7f800000u) return value;
+  const unsigned half_unit = 0xfffu + (bits >> 13 & 1u);
+  return __uint_as_float((bits + half_unit) & 0xffffe000u);
 }
 
 // The same value, of which the compiler knows nothing, here and each time that this is reached: what follows from it is
@@ -881,21 +797,11 @@ TCONV_DEVICE int renewed(int value) {
 // N elements at once; the address must be a multiple of their size.
 template <class T, int N> struct alignas(sizeof(T) * N) TCONV_MAY_ALIAS Vector { T values[N]; };
 
-// A word of a vector; of 16-bit items two, or one alone.
-template <int N>
-TCONV_DEVICE unsigned word_of(const Vector<float, N>& vector, int number) { return float_bits(vector.values[number]); }
-template <class Half16, int N> TCONV_DEVICE unsigned word_of(const Vector<Half16, N>& vector, int number) {
-  const unsigned low = vector.values[2 * number].bits;
-  return N == 1 ? low : low | static_cast<unsigned>(vector.values[(2 * number + 1) % N].bits) << 16;
-}
-
 // Stores 2, 4, 8 or 16 bytes, at a multiple of their number. Compilers take a vector apart whose items come from
 // registers that lie far from each other. PTX st.global.
 #if !defined(TCONV_EMULATOR)
 template <int Bytes> TCONV_DEVICE void store_words(void* address, const unsigned (&words)[(Bytes + 3) / 4]);
-template <> TCONV_DEVICE void store_words<2>(void* address, const unsigned (&words)[1]) {
-  asm volatile("st.global.b16 [%0], %1;" ::"l"(address), "h"(static_cast<unsigned short>(words[0])) : "memory");
-}
+
 template <> TCONV_DEVICE void store_words<4>(void* address, const unsigned (&words)[1]) {
   asm volatile("st.global.b32 [%0], %1;" ::"l"(address), "r"(words[0]) : "memory");
 }
@@ -910,7 +816,7 @@ template <> TCONV_DEVICE void store_words<16>(void* address, const unsigned (&wo
 template <class T, int N> TCONV_DEVICE void store_vector(T* address, const Vector<T, N>& vector) {
   constexpr int bytes = N * static_cast<int>(sizeof(T)), count = (bytes + 3) / 4;
   unsigned words[count];
-  TCONV_UNROLL for (int i = 0; i < count; ++i) words[i] = word_of(vector, i);
+  TCONV_UNROLL for (int i = 0; i < count; ++i) words[i] = __float_as_uint(vector.values[i]);
   store_words<bytes>(address, words);
 }
 
@@ -930,38 +836,17 @@ template <class T, int N> TCONV_DEVICE void load_shared(const T* address, T (&va
   }
 }
 
-// Tensor cores, sm_80 and newer: fragments and products.
-
 // `operand`, by one instruction where there is one.
-template <Rounding rounding> TCONV_DEVICE float matrix_operand(float value) {
-#if __CUDA_ARCH__ >= 800
-  unsigned rounded;
-  if (rounding == Rounding::ties_away) {
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(value));
-    return bits_float(rounded);
-  }
+TCONV_DEVICE float matrix_operand(float value) {
 #if __CUDA_ARCH__ >= 900
-  if (rounding == Rounding::ties_to_even) {
+  {
+    unsigned rounded;
     asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(value));
-    return bits_float(rounded);
+    return __uint_as_float(rounded);
   }
 #endif
-#endif
-  return operand<rounding>(value);
+  return operand(value);
 }
-
-// A factor as the tensor core shall see it. Plane 0 is the number, rounded where the precision says so or where exact
-// products need it; plane 1 is what plane 0 leaves, nothing where that is not finite.
-template <class Layer> TCONV_DEVICE float matrix_factor(float value, int plane) {
-  if (Layer::rounding != Rounding::none) return matrix_operand<Layer::rounding>(value);
-  const float high = matrix_operand<Rounding::ties_away>(value);
-  if (plane == 0) return high;
-  return (float_bits(high) & 0x7f800000u) == 0x7f800000u ? 0.0f : matrix_operand<Rounding::ties_away>(value - high);
-}
-template <class Layer, class Factor> TCONV_DEVICE Factor matrix_factor(Factor value, int) { return value; }
-
-// Tensor cores of Hopper: products of a warpgroup, four warps of which the first has a number divisible by four. PTX
-// wgmma, sm_90a alone.
 
 // Where a byte of the second factor of a product lies in shared memory: its rows of 64 or 128 bytes begin at a multiple
 // of 8 * row_bytes, and in each the 16-byte vectors lie in another order, so that loads find eight rows' in different
@@ -1041,9 +926,7 @@ template <class Factor, int Rows> struct WarpgroupProduct;
     }                                                                                                            \
   };
 #define TCONV_WARPGROUP_PRODUCTS(rows, octets, a0, a1, a2, a3, b)                            \
-  TCONV_WARPGROUP_PRODUCT(float, "m64n" #rows "k8", "tf32", "", octets, a0, a1, a2, a3, b)   \
-  TCONV_WARPGROUP_PRODUCT(Half, "m64n" #rows "k16", "f16", ", 0", octets, a0, a1, a2, a3, b) \
-  TCONV_WARPGROUP_PRODUCT(BFloat16, "m64n" #rows "k16", "bf16", ", 0", octets, a0, a1, a2, a3, b)
+  TCONV_WARPGROUP_PRODUCT(float, "m64n" #rows "k8", "tf32", "", octets, a0, a1, a2, a3, b)
 TCONV_WARPGROUP_PRODUCTS(128, 8, 64, 65, 66, 67, 68)
 TCONV_WARPGROUP_PRODUCTS(192, 12, 96, 97, 98, 99, 100)
 TCONV_WARPGROUP_PRODUCTS(256, 16, 128, 129, 130, 131, 132)
@@ -1069,8 +952,6 @@ struct WarpgroupProducts {
   TCONV_DEVICE void end_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
   template <int N> TCONV_DEVICE void wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory"); }
 };
-
-// Barriers in shared memory, on which threads and copies arrive, and copies that do: PTX mbarrier, sm_90 and newer.
 
 // A barrier is 8 aligned bytes of shared memory. Its phase ends when so many threads have arrived as it was made for,
 // and all bytes that they expect have landed; the next phase begins at once. Who waits for phase n asks for its parity,
@@ -1120,8 +1001,6 @@ template <int Bytes> struct ArrivingCopies {
 };
 #endif
 
-// How a kernel is launched: what its template says to the host.
-
 // Of a problem, and how many multiprocessors the GPU has. Axes are depth, height and width.
 struct Sizes { int multiprocessors, batch, input[3], output[3]; };
 
@@ -1145,135 +1024,76 @@ TCONV_CONSTANT long long plane_of(const int (&sizes)[3]) {
 }
 TCONV_CONSTANT long long larger(long long a, long long b) { return a < b ? b : a; }
 
-// Boxes of positions: which there are, where their positions lie, and where the inputs around them. A box has images,
-// slabs, rows and columns; Box::columns and so on say how many.
-
 // An image and a position in it: of a box's first corner, or in a box.
 struct BoxPosition { int image, depth, row, column; };
 
 // A position of a box of which a slab has so many rows, by its number: columns first, images last.
-template <class Box> TCONV_DEVICE BoxPosition position_in_box(int number, int box_rows) {
-  const int column = number % Box::columns, rows = number / Box::columns;
+template <class Kernel> TCONV_DEVICE BoxPosition position_in_box(int number, int box_rows) {
+  const int column = number % Kernel::box_columns, rows = number / Kernel::box_columns;
   const int row = rows % box_rows, slabs = rows / box_rows;
-  return {slabs / Box::depths, slabs % Box::depths, row, column};
+  return {slabs, 0, row, column};
 }
 
 // The boxes over maps of so many positions, by number: columns first, images last.
-template <class Box> struct Boxes {
+template <class Kernel> struct Boxes {
   int columns, rows, depths;
 
   TCONV_DEVICE Boxes(int depth_positions, int row_positions, int column_positions)
-      : columns(ceil_div(column_positions, Box::columns)), rows(ceil_div(row_positions, Box::rows)),
-      depths(ceil_div(depth_positions, Box::depths)) {}
+      : columns(ceil_div(column_positions, Kernel::box_columns)), rows(ceil_div(row_positions, Kernel::box_rows)),
+      depths(depth_positions) {}
 
-  TCONV_DEVICE int count(int batch) const { return columns * rows * depths * ceil_div(batch, Box::images); }
+  TCONV_DEVICE int count(int batch) const { return columns * rows * depths * ceil_div(batch, Kernel::box_images); }
   TCONV_DEVICE BoxPosition box(int number) const {
     const int row = number / columns, depth = row / rows;
-    return {depth / depths * Box::images, depth % depths * Box::depths, row % rows * Box::rows,
-            number % columns * Box::columns};
+    return {depth / depths * Kernel::box_images, depth % depths, row % rows * Kernel::box_rows,
+            number % columns * Kernel::box_columns};
   }
 };
 
 // The first input that a box reads, where its block has all shifts.
-template <class Shape> TCONV_DEVICE BoxPosition halo_of(const BoxPosition& box) {
-  return {box.image, box.depth - Shape::DepthShifts::highest, box.row - Shape::HeightShifts::highest,
-          box.column - Shape::WidthShifts::highest};
-}
+TCONV_DEVICE BoxPosition halo_of(const BoxPosition& box) { return {box.image, box.depth, box.row, box.column}; }
 
 // The input of a block's group, and of it the halo: what a box reads and the places between. `Shape` has its sizes.
-template <class Layer, class Shape> struct InputMap {
-  using Element = typename Layer::Element;
-  using Index = typename Layer::Index;
-  static constexpr int channels = Layer::groups * Layer::group_in_channels;
+template <class Kernel> struct InputMap {
+  static constexpr int channels = Kernel::group_in_channels;
   int batch, depths, rows, columns;
-  Index plane;
-  const Element* first;  // of the box's first image and the block's group
+  int plane;
 
   TCONV_DEVICE InputMap(int batch, int depths, int rows, int columns) : batch(batch), depths(depths), rows(rows),
-      columns(columns), plane(static_cast<Index>(depths) * rows * columns) {}
+      columns(columns), plane(depths * rows * columns) {}
 
   struct Place {
     int image;
-    Index position;   // in one channel of it
-    bool row_inside;  // the input, if not the column
+    int position;   // in one channel of it
     bool inside;
   };
   // A column of one of the halo's rows, counted from the halo's first one.
   TCONV_DEVICE Place place(const BoxPosition& halo, int halo_row, int halo_column) const {
-    const int slab = halo_row / Shape::halo_rows, image = slab / Shape::halo_depths;
-    const int column = halo.column + halo_column, row = halo.row + halo_row % Shape::halo_rows;
-    const int depth = halo.depth + slab % Shape::halo_depths;
-    const bool row_inside = halo.image + image < batch && in_range(depth, depths) && in_range(row, rows);
-    return {image, (static_cast<Index>(depth) * rows + row) * columns + column, row_inside,
-            row_inside && in_range(column, columns)};
+    const int slab = halo_row / Kernel::halo_rows;
+    const int column = halo.column + halo_column, row = halo.row + halo_row % Kernel::halo_rows, depth = halo.depth;
+    const bool row_inside = halo.image + slab < batch && in_range(depth, depths) && in_range(row, rows);
+    return {slab, (depth * rows + row) * columns + column, row_inside && in_range(column, columns)};
   }
 };
 
 // How a kernel is launched whose blocks own boxes of positions, each with every set of weights. Blocks that `walk` from
 // box to box share them evenly: `at_once` at most, in multiples of `together`. Of others each has one box. An offset
 // within a block spans so many channels of the input, and of the output.
-template <class Shape, class Tile>
-TCONV_CONSTANT Launch boxes_launch(const Sizes& sizes, const int (&positions)[3], bool walk, int at_once, int together,
-                                   int input_reach, int output_reach) {
-  using Box = typename Tile::Box;
-  const long long works = static_cast<long long>(Shape::weight_sets) * ceil_div(sizes.batch, Box::images) *
-      ceil_div(positions[0], Box::depths) * ceil_div(positions[1], Box::rows) * ceil_div(positions[2], Box::columns);
-  const long long most = larger(1, at_once / together) * together;
-  const long long turns = (walk ? ceil_div(works, most) : 1) * together;
+template <class Kernel>
+TCONV_CONSTANT Launch boxes_launch(const Sizes& sizes, const int (&positions)[3], int at_once, int together,
+                                   int input_reach) {
+  const long long works = static_cast<long long>(Kernel::weight_sets) * ceil_div(sizes.batch, Kernel::box_images) *
+      positions[0] * ceil_div(positions[1], Kernel::box_rows) * ceil_div(positions[2], Kernel::box_columns);
+  const long long most = larger(1, at_once / together) * together, turns = ceil_div(works, most) * together;
   Launch launch = {};
   launch.blocks = ceil_div(works, turns) * together;
   launch.counted = works + launch.blocks;  // blocks count beyond the last work, by less than a grid
-  launch.threads = Shape::threads, launch.shared_bytes = Shape::shared_bytes;
-  launch.wide_index = larger(plane_of(sizes.input) * input_reach, plane_of(sizes.output) * output_reach) >= index_limit;
-  launch.weight_blocks = ceil_div(Shape::preparing_items, static_cast<long long>(preparing_threads));
-  launch.weight_bytes = Shape::weight_bytes;
+  launch.threads = kThreads, launch.shared_bytes = Kernel::shared_bytes;
+  launch.wide_index = larger(plane_of(sizes.input) * input_reach, plane_of(sizes.output)) >= index_limit;
+  launch.weight_blocks = ceil_div(Kernel::preparing_items, static_cast<long long>(preparing_threads));
+  launch.weight_bytes = Kernel::weight_bytes;
   return launch;
 }
-
-// What becomes of the sums of a layer before they are stored: its bias, and its program, the arithmetic that stands
-// behind it.
-
-// The program of a layer that has none; others are generated (tconv/pointwise/functor.py). `to` is where outputs are
-// stored, and what is not present is not read.
-struct Identity {
-  // What is read once for an output channel, and what for N outputs that are stored together.
-  struct Channel {};
-  template <int N> struct Values {};
-  TCONV_DEVICE Channel of(int) const { return {}; }
-  template <int N, class Element> TCONV_DEVICE Values<N> fetch(const Element*, bool) const { return {}; }
-  // Output i of those N from y, its sum with the bias.
-  template <class Sum, int N> TCONV_DEVICE Sum apply(Sum y, const Channel&, const Values<N>&, int) const { return y; }
-};
-
-// Chooses a function by whether there is a program: C++14 compiles both branches of an `if`.
-template <bool> struct HasProgram {};
-
-template <class Layer, class Program> struct Epilogue {
-  using Sum = typename AccumulatorOf<typename Layer::Element>::type;
-  // What a channel needs, loaded.
-  struct Channel : Program::Channel {
-    Sum bias;
-    TCONV_DEVICE Sum y(Sum sum) const { return Layer::has_bias ? sum + bias : sum; }
-  };
-  const typename Layer::Element* bias;  // of the block's group
-  const Program& program;
-  int first_channel;  // of the block's group
-
-  // Of a channel of the group.
-  TCONV_DEVICE Channel of(int channel) const {
-    Channel of;  // C++14 initialises no bases by a list
-    static_cast<typename Program::Channel&>(of) = program.of(first_channel + channel);
-    of.bias = Layer::has_bias ? to_accumulator(load_constant(bias + channel)) : 0;
-    return of;
-  }
-  // An output of its y.
-  template <class Values>
-  TCONV_DEVICE typename Layer::Element output(Sum y, const Channel& channel, const Values& values, int i = 0) const {
-    return from_accumulator<typename Layer::Element>(program.apply(y, channel, values, i));
-  }
-};
-
-// What families know alike of a layer: where its weights lie, by numbers that are taken apart.
 
 // Takes a number below `Count` apart, the fastest digit first: nearly always in 32 bits, which are divided much faster
 // than 64.
@@ -1292,196 +1112,97 @@ template <long long Count> struct Digits {
 
 // Where an element of the weights lies: tap `tap` of the filter from an input channel of its group to an output
 // channel.
-template <class Layer>
-TCONV_DEVICE const typename Layer::Element* weight_at(const typename Layer::Element* weight, int group, int in_channel,
-                                                      int out_channel, int tap) {
+template <class Kernel>
+TCONV_DEVICE const float* weight_at(const float* weight, int group, int in_channel, int out_channel, int tap) {
   const long long filter =
-      (static_cast<long long>(group) * Layer::group_in_channels + in_channel) * Layer::group_out_channels + out_channel;
-  return weight + filter * (Layer::Depth::kernel * Layer::Height::kernel * Layer::Width::kernel) + tap;
+      (static_cast<long long>(group) * Kernel::group_in_channels + in_channel) * Kernel::group_out_channels +
+          out_channel;
+  return weight + filter * (kKernel * kKernel) + tap;
 }
 
-// Of the threads that bring inputs, those that share the patches of some channels: so that a thread has the fewest
-// copies, of few patches.
-TCONV_CONSTANT int wgmma_patch_lanes(int threads, int patches, int channels) {
-  int best = threads;
-  for (int lanes = threads; lanes >= 8; --lanes)
-    if (threads % lanes == 0 && ceil_div(patches, lanes) <= 8 && ceil_div(patches, lanes) *
-        ceil_div(channels, threads / lanes) < ceil_div(patches, best) * ceil_div(channels, threads / best))
-      best = lanes;
-  return best;
+TCONV_CONSTANT int depth_positions(int output_size) { return output_size; }
+
+TCONV_CONSTANT int axis_positions(int output_size) { return (output_size - 1) / kStride + 1; }
+
+// Which row of a block's weights a channel is: of each eight rows a thread has two.
+TCONV_CONSTANT int wgmma_row_of(int channel) {
+  const int in_group = channel % (4 * kChannelWidth), own = in_group % kChannelWidth;
+  return channel - in_group + own / 2 * 8 + in_group / kChannelWidth * 2 + own % 2;
 }
 
-template <class Layer, class Tile> struct WgmmaShape {
-  using Element = typename Layer::Element;
-  using Depth = typename Layer::Depth;
-  using Height = typename Layer::Height;
-  using Width = typename Layer::Width;
-  using DepthShifts = Shifts<Depth>;
-  using HeightShifts = Shifts<Height>;
-  using WidthShifts = Shifts<Width>;
+// Columns of the halo's first patch that come before its first column, by the highest shift of the block's phases;
+// and the most of them with the halo.
+template <class Kernel> TCONV_CONSTANT int wgmma_patch_lead(int highest) {
+  return (-highest % Kernel::patch_columns + Kernel::patch_columns) % Kernel::patch_columns;
+}
 
-  // ---- products: of 64 positions and some rows of weights, over a step of 32 bytes of channels ----
-  static constexpr int item_bytes = static_cast<int>(sizeof(Element));
-  static constexpr int vector_items = 16 / item_bytes, step_channels = 32 / item_bytes;
+template <class Kernel> TCONV_CONSTANT int wgmma_row_lead(int highest) { return wgmma_patch_lead<Kernel>(highest); }
 
-  static constexpr int planes = 1;
+// Where the halo's input lies that is so far behind its first one on each axis, in places.
+template <class Kernel> TCONV_CONSTANT int wgmma_halo_offset(int depth, int row, int column, int highest) {
+  return (depth * Kernel::halo_rows + row) * Kernel::row_places + wgmma_row_lead<Kernel>(highest) + column;
+}
 
-  // ---- threads: two warpgroups multiply; of a third one warp brings weights, the others inputs ----
-  static constexpr int consumers = 2, threads = 128 * (consumers + 1), loaders = 96;
+struct Epilogue {
+  // What a channel needs, loaded.
+  struct Channel {
+    float bias;
+    TCONV_DEVICE float y(float sum) const { return sum + bias; }
+  };
+  const float* bias;  // of the block's group
 
-  // ---- rows: output channels of some phases ----
-  static constexpr int phases = Depth::stride * Height::stride * Width::stride, phase_sets = phases / Tile::phases;
-  static constexpr int channel_blocks = ceil_div(Layer::group_out_channels, Tile::channels);
-  static constexpr int row_blocks = channel_blocks * phase_sets, weight_sets = Layer::groups * row_blocks;
-
-  // ---- shifts ----
-  static constexpr int shifts = DepthShifts::count * HeightShifts::count * WidthShifts::count;
-  static constexpr int taps = Depth::kernel * Height::kernel * Width::kernel;
-  // Every phase has a tap at every shift: products take the rows of all phases of a block together.
-  static constexpr bool uniform = static_cast<long long>(phases) * shifts == taps;
-  // A block has one phase along depth and height, and goes through the taps of its own there: of the phases along the
-  // width all, whose products without a tap the compiler leaves out, or one, too.
-  static constexpr bool alone = false;
-  static constexpr int product_phases = Tile::phases, products = Tile::phases / product_phases;
-  static constexpr int product_rows = product_phases * Tile::channels;
-  // How often a block stops in a chunk: at each shift, or, where it has one phase, at each tap of that at most.
-  static constexpr int visits = shifts;
-  // Where tiles of positions are stacked along the rows, a row of inputs that was loaded once serves all shifts along
-  // the height.
-  static constexpr int row_visits = 1, fragments = Tile::position_tiles + row_visits - 1;
-  static constexpr int batch_steps = Tile::chunk_steps == 4 ? 2 : 1;
-  static constexpr int batches = 2;  // whose fragments are in registers
-
-  // ---- channels ----
-  static constexpr int chunk_bytes = Tile::chunk_steps * 32, chunk_channels = chunk_bytes / item_bytes;
-  static constexpr int chunks = ceil_div(Layer::group_in_channels, chunk_channels);
-  static constexpr bool whole_chunks = Layer::group_in_channels % chunk_channels == 0;
-
-  // ---- positions: a box of images, slabs, rows and columns, and the inputs around it ----
-  static constexpr int position_numbers = 64 * consumers;  // of each tile of a thread
-  static constexpr int box_positions = Tile::Box::images * Tile::Box::depths * Tile::Box::rows * Tile::Box::columns;
-  static constexpr int stacked_rows = Tile::Box::rows;
-  // Of a block with one phase on an axis, only what that reads: as much as the phase with the most taps.
-  template <class Axis, bool one_phase>
-  static constexpr int halo = one_phase ? (Axis::taps_per_phase - 1) * Axis::shift_period : Shifts<Axis>::halo;
-  static constexpr int halo_depths = Tile::Box::depths + halo<Depth, alone>;
-  static constexpr int halo_rows = Tile::Box::rows + halo<Height, alone>;
-  static constexpr int halo_all_rows = Tile::Box::images * halo_depths * halo_rows;
-
-  // ---- inputs: channel by channel, as they lie in memory, or the channels of a place together ----
-  // Columns of the halo's first patch that come before its first column, by the highest shift of the block's phases;
-  // and the most of them with the halo.
-  static TCONV_CONSTANT int patch_lead(int highest) {
-    return (-highest % Tile::patch_columns + Tile::patch_columns) % Tile::patch_columns;
+  // Of a channel of the group.
+  TCONV_DEVICE Channel of(int channel) const {
+    Channel of;  // C++14 initialises no bases by a list
+    of.bias = __ldg(bias + channel);
+    return of;
   }
-  static TCONV_CONSTANT int lead_and_halo() { return patch_lead(WidthShifts::highest) + WidthShifts::halo; }
-  // What is turned is turned in eights of columns. Of an unaligned row, up to seven columns come before its first one.
-  static constexpr int columns_brought = Tile::patch_columns;
-  static constexpr int row_patches = ceil_div(Tile::Box::columns + lead_and_halo(), columns_brought) *
-                                                     (columns_brought / Tile::patch_columns);
-  static constexpr int patch_bytes = Tile::patch_columns * item_bytes, halo_patches = halo_all_rows * row_patches;
-  static TCONV_CONSTANT int row_lead(int highest) { return patch_lead(highest); }
-  static constexpr int row_places = row_patches * Tile::patch_columns;
-  // Of the 65,536 registers of a multiprocessor, those of a thread that multiplies and of one that brings.
-  static constexpr int consumer_registers = 208, producer_registers = 504 - 2 * consumer_registers;
-  // Four channels of eight neighbouring places are in different banks, or eight channels of eight 16-bit ones; and
-  // eight neighbours' vectors.
-  static constexpr int channel_shift = 32;
-  static constexpr int channel_bytes = (halo_patches * patch_bytes + 127 - channel_shift) / 128 * 128 + channel_shift;
-  static constexpr int place_bytes = item_bytes, input_stage_bytes = chunk_channels * channel_bytes;
-  static constexpr int raw_stage_bytes = 0, patch_lanes = wgmma_patch_lanes(loaders, halo_patches, chunk_channels);
-  static constexpr int thread_patches = ceil_div(halo_patches, patch_lanes), chunk_vectors = chunk_bytes / 16;
-
-  // Where the halo's input lies that is so far behind its first one on each axis, in places.
-  static TCONV_CONSTANT int halo_offset(int depth, int row, int column, int highest) {
-    return (depth * halo_rows + row) * row_places + row_lead(highest) + column;
-  }
-
-  // ---- weights: pieces of one tap's channels in a chunk, those that one visit needs one after the other; of one
-  // product's, first all of plane 0 ----
-  static constexpr int piece_bytes = planes * Tile::channels * chunk_bytes, product_bytes = product_rows * chunk_bytes;
-  static constexpr int chunk_pieces = shifts * Tile::phases, weight_stage_bytes = Tile::phases * piece_bytes;
-  // Of a chunk's known pieces, how many come before those of a shift. Taps of lower shifts come first, and of one shift
-  // those of lower phases: on each axis that is their own order.
-  static TCONV_CONSTANT int pieces_before(int depth, int column, int row) {
-    return DepthShifts::first_tap(depth) * Width::kernel * Height::kernel + DepthShifts::taps(depth) *
-        (WidthShifts::first_tap(column) * Height::kernel + WidthShifts::taps(column) * HeightShifts::first_tap(row));
-  }
-  static constexpr long long set_bytes = static_cast<long long>(chunks) * chunk_pieces * piece_bytes;
-  static constexpr long long weight_bytes = weight_sets * set_bytes;
-  // A thread prepares every second vector of a tap, an output channel and a chunk.
-  static constexpr long long preparing_items =
-      static_cast<long long>(Layer::groups) * channel_blocks * chunks * Tile::channels * taps * 2;
-
-  // ---- outputs ----
-  // Of contiguous outputs a warpgroup stages, as `staged[channel][position][phase]`, those neighbouring phases of some
-  // channels of a tile that are neighbours in memory, too, to store whole rows. Lanes that write eight positions of
-  // four channels find different banks.
-  static constexpr int run = largest_divisor(greatest_common_divisor(Tile::phases, Width::stride), 12);
-  static constexpr int staged_channels = 16, staged_pitch = 64 * run + 4;
-  static constexpr int staged_bytes = staged_channels * staged_pitch * 4;
-
-  // ---- shared memory: stages of weights, of inputs, what is turned or staged, offsets, and the barriers of both ----
-  // Weights that stay are packed: of `known` products, visits differ in their bytes.
-  static constexpr int inputs_at =
-      Tile::resident ? static_cast<int>(set_bytes) : Tile::weight_stages * weight_stage_bytes;
-  static constexpr int raw_at = inputs_at + Tile::input_stages * input_stage_bytes;
-  static constexpr int staged_at = raw_at + Tile::raw_stages * raw_stage_bytes;
-  static constexpr int offsets_at = staged_at + consumers * staged_bytes, offsets_bytes = 0;
-  static constexpr int barriers_at = offsets_at + offsets_bytes;
-  static constexpr int shared_bytes = barriers_at + 16 * (Tile::weight_stages + Tile::input_stages);
-
-  // Neighbouring channels that a thread has of channels_last outputs, where they are stored together.
-  static constexpr int channel_width = 2;
-  // Which row of a block's weights a channel is: of each eight rows a thread has two.
-  static TCONV_CONSTANT int row_of(int channel) {
-    const int in_group = channel % (4 * channel_width), own = in_group % channel_width;
-    return channel - in_group + own / 2 * 8 + in_group / channel_width * 2 + own % 2;
-  }
+  // An output of its y.
+  template <class Values>
+  TCONV_DEVICE float output(float y, const Channel& channel, const Values& values, int i = 0) const { return y; }
 };
 
 // The positions of a box by number, one number for each of a block's threads' rows, in each of its tiles.
-template <class Layer, class Tile> TCONV_DEVICE BoxPosition wgmma_in_box(int number, int tile) {
-  using Shape = WgmmaShape<Layer, Tile>;
-  number += tile * Shape::position_numbers;
-  BoxPosition position = position_in_box<typename Tile::Box>(number, Shape::stacked_rows);
+template <class Kernel> TCONV_DEVICE BoxPosition wgmma_in_box(int number, int tile) {
+  number += tile * kPositionNumbers;
+  BoxPosition position = position_in_box<Kernel>(number, Kernel::stacked_rows);
   return position;
 }
 // Whether a number stands for a position.
-template <class Layer, class Tile> TCONV_DEVICE bool wgmma_is_in_box(int number, int tile) {
-  using Shape = WgmmaShape<Layer, Tile>;
-  return number + tile * Shape::position_numbers < Shape::box_positions;
+template <class Kernel> TCONV_DEVICE bool wgmma_is_in_box(int number, int tile) {
+  return number + tile * kPositionNumbers < Kernel::box_positions;
 }
 
 // What the blocks of a grid share: every box with every set of weights, those with the same box one after the other. A
 // block has each gridDim.x-th.
-template <class Layer, class Tile> struct WgmmaWork {
-  using Shape = WgmmaShape<Layer, Tile>;
-  Boxes<typename Tile::Box> boxes;
-  int count;
-  int number;
+template <class Kernel> struct WgmmaWork {
+  Boxes<Kernel> boxes;
+  int count, number;
 
   TCONV_DEVICE WgmmaWork(int batch, int output_depth, int output_height, int output_width, int number)
-      : boxes(Shape::Depth::positions(output_depth), Shape::Height::positions(output_height),
-      Shape::Width::positions(output_width)), count(boxes.count(batch) * Shape::weight_sets), number(number) {}
+      : boxes(output_depth, axis_positions(output_height), axis_positions(output_width)),
+      count(boxes.count(batch) * Kernel::weight_sets), number(number) {}
 
-  TCONV_DEVICE bool is_left() const { return number < count; }
   TCONV_DEVICE void next() { number += static_cast<int>(gridDim.x); }
 
-  TCONV_DEVICE int weight_set() const { return number % Shape::weight_sets; }
-  TCONV_DEVICE int first_phase() const { return weight_set() % Shape::phase_sets * Tile::phases; }
-  TCONV_DEVICE int channel_block() const { return weight_set() / Shape::phase_sets % Shape::channel_blocks; }
-  TCONV_DEVICE int group() const { return weight_set() / Shape::row_blocks; }
-  TCONV_DEVICE BoxPosition box() const { return boxes.box(number / Shape::weight_sets); }
-  // The first input that the box reads; a block with one phase on an axis has the shifts of that alone.
+  TCONV_DEVICE int weight_set() const { return Kernel::weight_sets == 1 ? 0 : number % Kernel::weight_sets; }
+  TCONV_DEVICE int first_phase() const {
+    return Kernel::phase_sets == 1 ? 0 : weight_set() % Kernel::phase_sets * Kernel::phases;
+  }
+  TCONV_DEVICE int channel_block() const {
+    return Kernel::channel_blocks == 1 ? 0 : weight_set() / Kernel::phase_sets % Kernel::channel_blocks;
+  }
+  TCONV_DEVICE BoxPosition box() const { return boxes.box(number / Kernel::weight_sets); }
+  // The first input that the box reads.
   TCONV_DEVICE BoxPosition halo() const {
     const BoxPosition from = box();
-    return halo_of<Shape>(from);
+    return halo_of(from);
   }
 };
 
-// Stages that go round: full ones are read, empty ones written. Each has two barriers. One register says which stage it
-// is and how often all have been there, even or odd: where sums are, registers are few.
+// Stages of shared memory that go round: the producer fills one while consumers read others. Each has two mbarriers, 16
+// bytes. One register says which stage comes next and how often all have been there, even or odd, which is the parity
+// that a barrier is asked for: where sums are, registers are few.
 template <int Count> struct WgmmaStages {
   unsigned char* barriers;
   int turn = 0;  // below 2 * Count
@@ -1503,328 +1224,220 @@ template <int Count> struct WgmmaStages {
   TCONV_DEVICE void next() { turn = turn + 1 < 2 * Count ? turn + 1 : 0; }
 };
 
-// The input, and the halo that a block has of it.
-template <class Layer, class Tile> struct WgmmaInputMap : InputMap<Layer, WgmmaShape<Layer, Tile>> {
-  using Base = InputMap<Layer, WgmmaShape<Layer, Tile>>;
-  const typename Layer::Element* const x;
-  BoxPosition halo;
-
-  TCONV_DEVICE WgmmaInputMap(const typename Layer::Element* x, int batch, int depths, int rows, int columns)
-      : Base(batch, depths, rows, columns), x(x) {}
-
-  TCONV_DEVICE const typename Layer::Element* first_of(const BoxPosition& halo, int group) const {
-    return x + static_cast<long long>(halo.image) * Base::channels * this->plane + static_cast<long long>(group) *
-        Layer::group_in_channels * this->plane;
+// Copies them for one chunk, to `to`, where its inputs then lie as patches of each channel.
+template <class Kernel, class Copies>
+TCONV_DEVICE void wgmma_copy_patches(Copies& copies, int thread, int chunk, const float* first, int plane,
+    unsigned inside, const int (&offsets)[Kernel::thread_patches], unsigned char* to) {
+  constexpr int lanes = Kernel::patch_lanes, sharers = kLoaders / lanes;
+  const long long pitch = static_cast<long long>(sharers) * plane;
+  const float* from = first + chunk * Kernel::chunk_channels * static_cast<long long>(plane);
+  to += thread / lanes * Kernel::channel_bytes + thread % lanes * Kernel::patch_bytes;
+  // A copy reads the registers of its addresses late: each of some has registers of its own.
+#pragma unroll(Kernel::thread_patches < 4 ? 4 / Kernel::thread_patches : 1)
+  for (int turn = 0; turn < ceil_div(Kernel::chunk_channels, sharers); ++turn) {
+    const int channel = thread / lanes + turn * sharers;
+    if (Kernel::chunk_channels % sharers != 0 && channel >= Kernel::chunk_channels) break;
+    TCONV_UNROLL for (int i = 0; i < Kernel::thread_patches; ++i)
+      if ((i + 1) * lanes <= Kernel::halo_patches || thread % lanes + i * lanes < Kernel::halo_patches)
+        copies.begin(to + turn * sharers * Kernel::channel_bytes + i * lanes * Kernel::patch_bytes, from + offsets[i],
+                     (inside >> i & 1u) != 0);
+    from += pitch;
   }
-  TCONV_DEVICE void enter(const BoxPosition& of_box, int group) {
-    halo = of_box;
-    this->first = first_of(halo, group);
-  }
-  TCONV_DEVICE typename Base::Place place(int halo_row, int halo_column) const {
-    return Base::place(halo, halo_row, halo_column);
-  }
-};
+}
 
-// Copies channel by channel, as they lie in memory, in patches of some neighbouring columns.
-template <class Layer, class Tile, class Copies> struct WgmmaChannelCopies : WgmmaInputMap<Layer, Tile> {
-  using Map = WgmmaInputMap<Layer, Tile>;
-  using Shape = WgmmaShape<Layer, Tile>;
-  using Element = typename Layer::Element;
-  using Index = typename Layer::Index;
-  static constexpr int lanes = Shape::patch_lanes, sharers = Shape::loaders / lanes;
-  static constexpr int turns = ceil_div(Shape::chunk_channels, sharers);
-  const int number;
-  unsigned inside;                       // by patch: whether it is one of the input
-  Index offsets[Shape::thread_patches];  // of the patch in the thread's first channel of the first chunk
-  Copies copies;
-
-  TCONV_DEVICE WgmmaChannelCopies(int number, const Element* x, int batch, int depths, int rows, int columns)
-      : Map(x, batch, depths, rows, columns), number(number) {}
-  TCONV_DEVICE int patch_number() const { return number % lanes; }
-  TCONV_DEVICE int channel_number() const { return number / lanes; }
-
-  TCONV_DEVICE void begin(const BoxPosition& halo, int group) {
-    this->enter(halo, group);
-    inside = 0;
-    // Boxes begin at multiples of patches.
-    const int lead = (halo.column % Tile::patch_columns + Tile::patch_columns) % Tile::patch_columns;
-    TCONV_UNROLL for (int i = 0; i < Shape::thread_patches; ++i) {
-      const int patch = patch_number() + i * lanes;
-      const auto place =
-          this->place(patch / Shape::row_patches, patch % Shape::row_patches * Tile::patch_columns - lead);
-      if (patch < Shape::halo_patches && place.inside) inside |= 1u << i;
-      offsets[i] = (place.image * static_cast<Index>(Map::channels) + channel_number()) * this->plane + place.position;
-    }
-  }
-
-  TCONV_DEVICE void copy(int chunk, unsigned char* stage) {
-    const long long pitch = static_cast<long long>(sharers) * this->plane;
-    const Element* from = this->first + chunk * Shape::chunk_channels * static_cast<long long>(this->plane);
-    unsigned char* to = stage + channel_number() * Shape::channel_bytes + patch_number() * Shape::patch_bytes;
-    // A copy reads the registers of its addresses late: each of some has registers of its own.
-#pragma unroll(Shape::thread_patches < 4 ? 4 / Shape::thread_patches : 1)
-    for (int turn = 0; turn < turns; ++turn) {
-      const int channel = channel_number() + turn * sharers;
-      if (Shape::chunk_channels % sharers != 0 && channel >= Shape::chunk_channels) break;
-      TCONV_UNROLL for (int i = 0; i < Shape::thread_patches; ++i)
-        if ((i + 1) * lanes <= Shape::halo_patches || patch_number() + i * lanes < Shape::halo_patches)
-          copies.begin(to + turn * sharers * Shape::channel_bytes + i * lanes * Shape::patch_bytes, from + offsets[i],
-                       (inside >> i & 1u) != 0);
-      from += pitch;
-    }
-  }
-};
-
-// Inputs that stay channel by channel.
-template <class Layer, class Tile>
-struct WgmmaCopiedChannels : WgmmaChannelCopies<Layer, Tile, ArrivingCopies<WgmmaShape<Layer, Tile>::patch_bytes>> {
-  using Base = WgmmaChannelCopies<Layer, Tile, ArrivingCopies<WgmmaShape<Layer, Tile>::patch_bytes>>;
-  TCONV_DEVICE WgmmaCopiedChannels(int number, const typename Layer::Element* x, int batch, int depths, int rows,
-      int columns, unsigned char*) : Base(number, x, batch, depths, rows, columns) {}
-
-  TCONV_DEVICE void bring(int chunk, unsigned char* stage, void* barrier) {
-    this->copy(chunk, stage);
-    this->copies.arrive(barrier);
-  }
-};
-
-// Brings all inputs of a block's work, into stages that go round.
-template <class Layer, class Tile> struct WgmmaInputs {
-  using Shape = WgmmaShape<Layer, Tile>;
-  using Inputs = WgmmaCopiedChannels<Layer, Tile>;
-
-  static TCONV_DEVICE void run(WgmmaWork<Layer, Tile> work, int number, unsigned char* shared, unsigned char* barriers,
-                               const typename Layer::Element* x, int batch, int depths, int rows, int columns) {
-    Inputs inputs(number, x, batch, depths, rows, columns, shared + Shape::offsets_at);
-    WgmmaStages<Tile::input_stages> stages(barriers);
-    for (; work.is_left(); work.next()) {
-      inputs.begin(work.halo(), work.group());
-#pragma unroll 1
-      for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
-        stages.wait_empty();
-        inputs.bring(chunk, shared + Shape::inputs_at + stages.stage() * Shape::input_stage_bytes, stages.full());
-        stages.next();
+// Brings all inputs of a block's boxes.
+template <class Kernel>
+TCONV_DEVICE void wgmma_bring_inputs(const WgmmaWork<Kernel>& first_work, int thread, unsigned char* shared,
+    unsigned char* barriers, const float* x, int batch, int depths, int rows, int columns) {
+  // Brings inputs that stay channel by channel.
+  const InputMap<Kernel> map(batch, depths, rows, columns);
+  WgmmaStages<Kernel::input_stages> stages(barriers);
+  ArrivingCopies<Kernel::patch_bytes> copies;
+  unsigned inside;
+  int offsets[Kernel::thread_patches];
+  for (WgmmaWork<Kernel> work = first_work; (work.number < work.count); work.next()) {
+    const BoxPosition halo = work.halo();
+    // The first input of a group in an image.
+    constexpr int channels = Kernel::group_in_channels;
+    const float* const of_image = x + static_cast<long long>(halo.image) * channels * map.plane;
+    {
+      // Inputs that are copied as they lie in global memory, channel by channel: a thread has some patches of
+      // neighbouring columns, each in some channels of a chunk.
+      constexpr int lanes = Kernel::patch_lanes, channels = Kernel::group_in_channels;
+      inside = 0;
+      // Boxes begin at multiples of patches, halos anywhere: a row's first patch begins `lead` columns before its halo.
+      const int lead = (halo.column % Kernel::patch_columns + Kernel::patch_columns) % Kernel::patch_columns;
+      TCONV_UNROLL for (int i = 0; i < Kernel::thread_patches; ++i) {
+        const int patch = thread % lanes + i * lanes;
+        const auto place =
+            map.place(halo, patch / Kernel::row_patches, patch % Kernel::row_patches * Kernel::patch_columns - lead);
+        if (patch < Kernel::halo_patches && place.inside) inside |= 1u << i;
+        offsets[i] = (place.image * channels + thread / lanes) * map.plane + place.position;
       }
     }
+#pragma unroll 1
+    for (int chunk = 0; chunk < Kernel::chunks; ++chunk) {
+      stages.wait_empty();
+      wgmma_copy_patches<Kernel>(copies, thread, chunk, of_image, map.plane, inside, offsets,
+                                      shared + Kernel::inputs_at + stages.stage() * Kernel::input_stage_bytes);
+      copies.arrive(stages.full());
+      stages.next();
+    }
   }
-};
+}
 
-template <class Layer, class Tile> using WgmmaProducer = WgmmaInputs<Layer, Tile>;
-
-template <class Layer, class Tile> TCONV_CONSTANT Launch wgmma_launch(const Sizes& sizes) {
-  using Shape = WgmmaShape<Layer, Tile>;
-  constexpr int channels = Layer::groups * Layer::group_in_channels;
-  const int positions[] = {Shape::Depth::positions(sizes.output[0]), Shape::Height::positions(sizes.output[1]),
-                           Shape::Width::positions(sizes.output[2])};
-  Launch launch = boxes_launch<Shape, Tile>(sizes, positions, true, sizes.multiprocessors,
-                                            Tile::resident ? Shape::weight_sets : 1, Tile::Box::images * channels, 1);
+template <class Kernel> TCONV_CONSTANT Launch wgmma_launch(const Sizes& sizes) {
+  constexpr int channels = Kernel::group_in_channels;
+  const int positions[] = {sizes.output[0], axis_positions(sizes.output[1]), axis_positions(sizes.output[2])};
+  Launch launch = boxes_launch<Kernel>(sizes, positions, sizes.multiprocessors,
+                                            Kernel::resident ? Kernel::weight_sets : 1, Kernel::box_images * channels);
   return launch;
 }
 
-// A thread's sums: of each tile of positions and each product, those of two rows of positions, g and g + 8 of its
-// warp's sixteen, for two of every eight rows of weights.
-template <class Layer, class Tile> struct WgmmaSums {
-  using Shape = WgmmaShape<Layer, Tile>;
-  float values[Tile::position_tiles][Shape::products][Shape::product_rows / 2];
+// A thread's sums: of each tile of positions and each product, those of two positions, g and g + 8 of its warp's
+// sixteen (`half` says which), for two of every eight rows of weights.
+template <class Kernel> struct WgmmaSums { float values[Kernel::position_tiles][1][Kernel::product_rows / 2]; };
 
-  TCONV_DEVICE void clear() {
-    TCONV_UNROLL for (int i = 0; i < Tile::position_tiles; ++i)
-      TCONV_UNROLL for (int p = 0; p < Shape::products; ++p)
-        TCONV_UNROLL for (int k = 0; k < Shape::product_rows / 2; ++k) begin_sum(values[i][p][k], 0);
-  }
-  TCONV_DEVICE void add(const WgmmaSums& others) {
-    TCONV_UNROLL for (int i = 0; i < Tile::position_tiles; ++i)
-      TCONV_UNROLL for (int p = 0; p < Shape::products; ++p)
-        TCONV_UNROLL for (int k = 0; k < Shape::product_rows / 2; ++k) values[i][p][k] += others.values[i][p][k];
-  }
-  // Of a position of a tile, a phase of the block's, and the thread's row `own` of an octet of a phase's rows.
-  TCONV_DEVICE float of(int tile, int half, int phase, int octet, int own) const {
-    const int row_octet = phase % Shape::product_phases * (Tile::channels / 8) + octet;
-    return values[tile][phase / Shape::product_phases][row_octet * 4 + half * 2 + own];
-  }
-};
+// Stores the outputs of a warpgroup for one box. They stay float until they are stored: bias and program see them as
+// the sums that they are.
+template <class Kernel> struct WgmmaStore {
 
-// Stores a warpgroup's outputs, from `y` on, as float until they are stored: an epilogue sees them as the sums that
-// they are. channels_last ones go there from registers, and so do contiguous ones where each thread has all
-// neighbouring phases of a row in one vector (`Shape::by_runs`). Others, whose neighbours other threads have, go by way
-// of `staged`.
-template <class Layer, class Tile, class Program> struct WgmmaStore {
-  using Shape = WgmmaShape<Layer, Tile>;
-  using Element = typename Layer::Element;
-  using Index = typename Layer::Index;
-  using Depth = typename Layer::Depth;
-  using Height = typename Layer::Height;
-  using Width = typename Layer::Width;
-  static constexpr int run = Shape::run, staged_octets = Shape::staged_channels / 8;
-  // How many outputs of one row may be stored at once, if rows are aligned.
-  static constexpr int side_by_side = Tile::Box::columns * run;
-  static constexpr int most_width = greatest_common_divisor(side_by_side, 16 / Shape::item_bytes);
+  using Channel = typename Epilogue::Channel;
+  static constexpr int run = kRun, staged_octets = kStagedChannels / 8;
 
-  const WgmmaSums<Layer, Tile>& sums;
-  const Epilogue<Layer, Program>& epilogue;
-  Element* const y;  // of the block's first channel
+  const WgmmaSums<Kernel>& sums;
+  const Epilogue& epilogue;
+  float* const y;  // of the block's first channel
   const BoxPosition box;
   const int block_phase, block_channel;  // the first ones
   float* const staged;                   // the warpgroup's
   const int warp, lane, y_channels, batch, depths, rows, columns;
 
-  // Where a phase's output at a position lies in its plane, and its image; false if nowhere.
-  TCONV_DEVICE bool find(int number, int tile, int phase, int& image, Index& offset) const {
-    const BoxPosition in_box = wgmma_in_box<Layer, Tile>(number, tile);
-    image = box.image + in_box.image;
-    const int depth = (box.depth + in_box.depth) * Depth::stride + phase / (Height::stride * Width::stride);
-    const int row = (box.row + in_box.row) * Height::stride + phase / Width::stride % Height::stride;
-    const int column = (box.column + in_box.column) * Width::stride + phase % Width::stride;
-    offset = (static_cast<Index>(depth) * rows + row) * columns + column;
-    return wgmma_is_in_box<Layer, Tile>(number, tile) && image < batch && in_range(depth, depths) &&
+  TCONV_DEVICE long long plane() const { return static_cast<long long>(depths) * rows * columns; }
+
+  // The thread's sum of a phase of the block's, in row `own` of its two of an octet of the phase's channels.
+  TCONV_DEVICE float sum(int tile, int half, int phase, int octet, int own) const {
+    const int row_octet = phase % Kernel::product_phases * (Kernel::channels / 8) + octet;
+    return sums.values[tile][phase / Kernel::product_phases][row_octet * 4 + half * 2 + own];
+  }
+
+  // Where a phase's output at a position lies, in the block's first channel; false if nowhere.
+  TCONV_DEVICE bool find(int number, int tile, int phase, float*& to) const {
+    const BoxPosition in_box = wgmma_in_box<Kernel>(number, tile);
+    const int image = box.image + in_box.image, depth = box.depth + in_box.depth + phase / (kStride * kStride);
+    const int row = (box.row + in_box.row) * kStride + phase / kStride % kStride;
+    const int column = (box.column + in_box.column) * kStride + phase % kStride;
+    const int offset = (depth * rows + row) * columns + column;
+    to = y + (static_cast<long long>(image) * y_channels * plane() + offset);
+    return wgmma_is_in_box<Kernel>(number, tile) && image < batch && in_range(depth, depths) &&
            in_range(row, rows) && in_range(column, columns);
   }
 
-  // Who stores what of a turn, `width` neighbouring outputs of a row at once: neighbouring lanes what is neighbours.
-  template <int width> struct Items {
-    static constexpr int count = 64 * run / width;  // of a channel
-    static constexpr int lanes = count >= 128 ? 128 : power_of_two_from(count), channel_lanes = 128 / lanes;
-    static constexpr int steps = ceil_div(Shape::staged_channels, channel_lanes);
-    static constexpr int together = steps < 8 ? steps : 8;  // steps whose loads are on their way at once
-  };
-  struct Found {
-    long long offset;  // in y
-    bool inside;
-  };
-  template <int width> TCONV_DEVICE Found found(int item, int tile, int first_phase) const {
-    int image;
-    Index offset;
-    const bool inside =
-        find(warp / 4 * 64 + item * width / run, tile, block_phase + first_phase + item * width % run, image, offset);
-    return {static_cast<long long>(image) * y_channels * plane() + offset, inside && item < Items<width>::count};
-  }
-  TCONV_DEVICE long long plane() const { return static_cast<long long>(depths) * rows * columns; }
-
-  using Channel = typename Epilogue<Layer, Program>::Channel;
-  template <int width> using Values = typename Program::template Values<width>;
-
-  // Sums of a channel as outputs, two at a time.
-  template <int width> TCONV_DEVICE Vector<Element, width> finished(const float (&sums)[width], const Channel& channel,
-                                               const Values<width>& read) const {
-    Vector<Element, width> together;
-    TCONV_UNROLL for (int i = 0; i < width; i += 2) {
-      const int next = (i + 1) % width;
-      Element two[2];
-      from_accumulators(epilogue.program.apply(channel.y(sums[i]), channel, read, i),
-                        epilogue.program.apply(channel.y(sums[next]), channel, read, next), two);
-      together.values[i] = two[0], together.values[next] = two[next - i];
-    }
-    return together;
-  }
-  // What is staged of an item from one place on.
-  template <int width> TCONV_DEVICE Vector<Element, width> staged_outputs(const float* from, const Channel& channel,
-                                                     const Values<width>& read) const {
-    float values[width];
-    load_shared(from, values);
-    return finished(values, channel, read);
+  // Adds a channel's bias to some of its sums and makes them outputs by the layer's program, which may read what
+  // belongs to those that are stored from `to` on, if they are present.
+  template <int width> TCONV_DEVICE void finish(float (&values)[width], const Channel& channel) const {
+    TCONV_UNROLL for (int i = 0; i < width; ++i) values[i] = values[i] + channel.bias;
   }
 
-  // An item's outputs of the staged channels, which begin with one of the block's.
-  template <int width> TCONV_DEVICE void store_item(int item, const Found& at, int first_channel) const {
-    using Own = Items<width>;
-    if (!at.inside) return;
-    const int first = (warp % 4 * 32 + lane) / Own::lanes;
-    const auto is_stored = [&](int step) {
-      const int channel = first + step * Own::channel_lanes;
-      return (Shape::staged_channels % Own::channel_lanes == 0 || channel < Shape::staged_channels) &&
-             (Layer::group_out_channels % Tile::channels == 0 ||
-              block_channel + first_channel + channel < Layer::group_out_channels);
-    };
-    const long long pitch = Own::channel_lanes * plane();
-    Element* to = y + (first_channel + first) * plane() + at.offset;
-    const float* const from = staged + first * Shape::staged_pitch + item * width;
-    TCONV_UNROLL for (int step = 0; step < Own::steps; step += Own::together) {
-      Vector<Element, width> stored[Own::together];
-      TCONV_UNROLL for (int i = 0; i < Own::together; ++i)
-        if (is_stored(step + i))
-          stored[i] = staged_outputs<width>(from + (step + i) * Own::channel_lanes * Shape::staged_pitch,
-              epilogue.of(block_channel + first_channel + first + (step + i) * Own::channel_lanes),
-              epilogue.program.template fetch<width>(to + i * pitch, true));
-      TCONV_UNROLL for (int i = 0; i < Own::together; ++i, to += pitch)
-        if (is_stored(step + i)) store_vector(to, stored[i]);
-    }
+  // Rounded to the nearest, ties to even.
+  template <int width> static TCONV_DEVICE Vector<float, width> rounded(const float (&values)[width]) {
+    Vector<float, width> outputs;
+    TCONV_UNROLL for (int i = 0; i < width; ++i) outputs.values[i] = values[i];
+    return outputs;
   }
 
-  // Whole rows of the box, a tile and some phases and channels at a turn. No turn is a loop's: sums are in registers,
-  // which have no numbers at run time, and those of a turn are free behind it.
-  template <int width> TCONV_DEVICE void store_rows(HasProgram<false>) const {
-    const int item = (warp % 4 * 32 + lane) % Items<width>::lanes;
-    TCONV_UNROLL for (int tile = 0; tile < Tile::position_tiles; ++tile)
-      TCONV_UNROLL for (int phase = 0; phase < Tile::phases; phase += run) {
-        const Found at = found<width>(item, tile, phase);
-        TCONV_UNROLL for (int octet = 0; octet < Tile::channels / 8; octet += staged_octets) {
-          meet<128>(1 + warp / 4);  // nobody reads what is staged any more
-          stage(tile, phase, octet);
-          meet<128>(1 + warp / 4);
-          store_items<width>(item, at, tile, phase, octet);
-        }
+  // Contiguous outputs whose neighbours other threads have go by way of shared memory: a warpgroup stages them there,
+  // as `staged[channel][position][phase]`, in turns of some channels of a tile at neighbouring phases.
+  struct Turn { int tile, phase, octet; };
+  static constexpr int turn_octets = Kernel::channels / 8 / staged_octets, turn_phases = Kernel::phases / run;
+  static constexpr int turns = Kernel::position_tiles * turn_phases * turn_octets;
+  static TCONV_DEVICE Turn turn_of(int number) {
+    return {number / turn_octets / turn_phases, number / turn_octets % turn_phases * run,
+            number % turn_octets * staged_octets};
+  }
+
+  TCONV_DEVICE void stage(const Turn& turn) const {
+    TCONV_UNROLL for (int o = 0; o < staged_octets; ++o)
+      TCONV_UNROLL for (int k = 0; k < 4; ++k) {
+        Vector<float, 2> together;
+        TCONV_UNROLL for (int i = 0; i < 2; ++i)
+          together.values[i] = sum(turn.tile, k / 2, turn.phase + i, turn.octet + o, k % 2);
+        *reinterpret_cast<Vector<float, 2>*>(staged + (o * 8 + lane % 4 * 2 + k % 2) * kStagedPitch +
+                                                 (warp % 4 * 16 + k / 2 * 8 + lane / 4) * run) = together;
       }
   }
-  // The same for a program, whose instructions would be there for each sum, more than an instruction cache holds: turns
-  // are a loop, which looks for its sums among all.
-  template <int width> TCONV_DEVICE void store_rows(HasProgram<true>) const {
-    constexpr int octets = Tile::channels / 8 / staged_octets, phases = Tile::phases / run;
-    const int item = (warp % 4 * 32 + lane) % Items<width>::lanes;
-#pragma unroll 1
-    for (int turn = 0; turn < Tile::position_tiles * phases * octets; ++turn) {
-      const int octet = turn % octets * staged_octets, phase = turn / octets % phases * run;
-      const int tile = turn / octets / phases;
-      meet<128>(1 + warp / 4);
-      TCONV_UNROLL for (int known = 0; known < Tile::position_tiles * phases * octets; ++known)
-        if (known == turn)
-          stage(known / octets / phases, known / octets % phases * run, known % octets * staged_octets);
-      meet<128>(1 + warp / 4);
-      store_items<width>(item, found<width>(item, tile, phase), tile, phase, octet);
+
+  // Stores what is staged, `width` neighbouring outputs of a row as an item: neighbouring threads take neighbouring
+  // items, and those that a channel has no more items for take other channels.
+  template <int width> TCONV_DEVICE void store_staged(const Turn& turn) const {
+    constexpr int items = 64 * run / width, lanes = items >= 128 ? 128 : power_of_two_from(items);
+    constexpr int channel_lanes = 128 / lanes, steps = ceil_div(kStagedChannels, channel_lanes);
+    constexpr int together = steps < 8 ? steps : 8;  // steps whose loads are on their way at once
+    constexpr bool whole = Kernel::whole_channels && kStagedChannels % channel_lanes == 0;
+    const int thread = warp % 4 * 32 + lane, first = thread / lanes, first_channel = turn.octet * 8 + first;
+    const int left = Kernel::group_out_channels - block_channel - turn.octet * 8;
+    const int channels = left < kStagedChannels ? left : kStagedChannels;
+    const long long pitch = channel_lanes * plane();
+    for (int item = thread % lanes; item < items; item += lanes) {
+      const int number = warp / 4 * 64 + item * width / run, phase = turn.phase + item * width % run;
+      float* to;
+      if ((!whole && first >= channels) || !find(number, turn.tile, block_phase + phase, to)) continue;
+      to += first_channel * plane();
+      const float* const from = staged + first * kStagedPitch + item * width;
+      TCONV_UNROLL for (int step = 0; step < steps; step += together) {
+        Vector<float, width> outputs[together];
+        // Those of channels that are not present are computed like others, from what is staged there, too, and not
+        // stored: values that are there under a condition would take more instructions, and more registers.
+        TCONV_UNROLL for (int i = 0; i < together; ++i) {
+          const int channel = (step + i) * channel_lanes;
+          const bool present = whole || first + channel < channels;
+          float values[width];
+          load_shared(from + channel * kStagedPitch, values);
+          finish(values, epilogue.of(present ? block_channel + first_channel + channel : 0));
+          outputs[i] = rounded(values);
+        }
+        TCONV_UNROLL for (int i = 0; i < together; ++i, to += pitch)
+          if (whole || first + (step + i) * channel_lanes < channels) store_vector(to, outputs[i]);
+      }
     }
   }
-  template <int width> TCONV_DEVICE void store_items(int item, const Found& at, int tile, int phase, int octet) const {
-    using Own = Items<width>;
-    store_item<width>(item, at, octet * 8);
-    for (int further = item + Own::lanes; further < Own::count; further += Own::lanes)
-      store_item<width>(further, found<width>(further, tile, phase), octet * 8);
-  }
-  TCONV_DEVICE void stage(int tile, int phase, int octet) const {
-    constexpr int width = vector_width(run, 4);
-    TCONV_UNROLL for (int o = 0; o < staged_octets; ++o)
-      TCONV_UNROLL for (int k = 0; k < 4; ++k)
-        TCONV_UNROLL for (int r = 0; r < run; r += width) {
-          Vector<float, width> together;
-#pragma unroll
-          for (int i = 0; i < width; ++i) together.values[i] = sums.of(tile, k / 2, phase + r + i, octet + o, k % 2);
-          *reinterpret_cast<Vector<float, width>*>(staged + (o * 8 + lane % 4 * 2 + k % 2) * Shape::staged_pitch +
-                                                   (warp % 4 * 16 + k / 2 * 8 + lane / 4) * run + r) = together;
-        }
+
+  template <int width> TCONV_DEVICE void store_rows() const {
+    // Sums are in registers, which have no numbers at run time: turns are unrolled, and those of a turn are free behind
+    // it. A program's instructions would then be there for each sum, more than an instruction cache holds: with one,
+    // turns are a loop, which looks for its sums among all.
+#pragma unroll(turns)
+    for (int number = 0; number < turns; ++number) {
+      meet<128>(1 + warp / 4);  // nobody reads what is staged any more
+      stage(turn_of(number));
+      meet<128>(1 + warp / 4);  // all of it is staged
+      store_staged<width>(turn_of(number));
+    }
   }
 
-  // The neighbouring phases of each position at once, as a thread has them.
+  // Contiguous outputs of which a thread has all neighbouring phases of a row itself, one vector.
   TCONV_DEVICE void store_runs() const {
     constexpr int width = run;
-    TCONV_UNROLL for (int tile = 0; tile < Tile::position_tiles; ++tile)
-      TCONV_UNROLL for (int phase = 0; phase < Tile::phases; phase += width) {
-        Element* to[2];
+    TCONV_UNROLL for (int tile = 0; tile < Kernel::position_tiles; ++tile)
+      TCONV_UNROLL for (int phase = 0; phase < Kernel::phases; phase += width) {
+        float* to[2];
         bool inside[2];
         TCONV_UNROLL for (int half = 0; half < 2; ++half) {
-          int image;
-          Index offset;
-          inside[half] = find(warp * 16 + half * 8 + lane / 4, tile, block_phase + phase, image, offset);
-          to[half] = y + (static_cast<long long>(image) * y_channels + lane % 4 * 2) * plane() + offset;
+          inside[half] = find(warp * 16 + half * 8 + lane / 4, tile, block_phase + phase, to[half]);
+          to[half] += lane % 4 * 2 * plane();
         }
-        TCONV_UNROLL for (int octet = 0; octet < Tile::channels / 8; ++octet)
+        TCONV_UNROLL for (int octet = 0; octet < Kernel::channels / 8; ++octet)
           TCONV_UNROLL for (int own = 0; own < 2; ++own) {
             const int channel = block_channel + octet * 8 + lane % 4 * 2 + own;
-            const bool present = Layer::group_out_channels % Tile::channels == 0 || channel < Layer::group_out_channels;
-            const auto of_channel = epilogue.of(present ? channel : 0);
+            const bool present = Kernel::whole_channels || channel < Kernel::group_out_channels;
+            Channel of_channel = epilogue.of(present ? channel : 0);
             TCONV_UNROLL for (int half = 0; half < 2; ++half) {
               float values[width];
-              TCONV_UNROLL for (int i = 0; i < width; ++i) values[i] = sums.of(tile, half, phase + i, octet, own);
-              if (inside[half] && present)
-                store_vector(to[half],
-                             finished(values, of_channel, epilogue.program.template fetch<width>(to[half], true)));
+              TCONV_UNROLL for (int i = 0; i < width; ++i) values[i] = sum(tile, half, phase + i, octet, own);
+              if (inside[half] && present) {
+                finish(values, of_channel);
+                store_vector(to[half], rounded(values));
+              }
               to[half] += (own == 0 ? 1 : 7) * plane();
             }
           }
@@ -1832,679 +1445,527 @@ template <class Layer, class Tile, class Program> struct WgmmaStore {
   }
 
   TCONV_DEVICE void store() const {
-    constexpr int half = most_width / 2, quarter = half > 1 ? half / 2 : 1;
-    if (columns % run == 0) {
+    constexpr int most = Kernel::most_width, half = most / 2;
+    if (columns % run == 0)
       store_runs();
-    } else if (columns % most_width == 0) {
-      store_rows<most_width>(HasProgram<Layer::has_program>());
-    } else if (columns % half == 0) {
-      store_rows<half>(HasProgram<Layer::has_program>());
-    } else if (columns % quarter == 0) {
-      store_rows<quarter>(HasProgram<Layer::has_program>());
-    } else {
-      store_rows<1>(HasProgram<Layer::has_program>());
-    }
+    else if (columns % most == 0)
+      store_rows<most>();
+    else if (most > 2 && columns % half == 0)
+      store_rows<half>();
+    else store_rows<1>();
   }
 };
 
 // A tap on an axis: its phase, and the number of its shift.
 template <class Axis> struct WgmmaTap {
-  int tap, phase, shift;
+  int phase, shift;
 
-  TCONV_DEVICE explicit WgmmaTap(int tap) : tap(tap) {
+  TCONV_DEVICE explicit WgmmaTap(int tap) {
     const int of_tap = Axis::shift_of(tap);
     phase = tap * Axis::dilation - Axis::padding - of_tap * Axis::stride;
     shift = (of_tap - Shifts<Axis>::lowest) / Shifts<Axis>::step;
   }
 };
 
-// Where the piece of a tap lies: in the weights of which blocks, and behind how many pieces of a chunk. Those of a
-// visit lie together, visits in order: along the height fastest, then along the width.
-template <class Layer, class Tile> TCONV_DEVICE void wgmma_piece(int of_tap, int& phase_set, int& piece) {
-  using Shape = WgmmaShape<Layer, Tile>;
-  using Depth = typename Layer::Depth;
-  using Height = typename Layer::Height;
-  using Width = typename Layer::Width;
-  const WgmmaTap<Depth> depth(of_tap / (Height::kernel * Width::kernel));
-  const WgmmaTap<Height> row(of_tap / Width::kernel % Height::kernel);
-  const WgmmaTap<Width> column(of_tap % Width::kernel);
-  const int phase = (depth.phase * Height::stride + row.phase) * Width::stride + column.phase;
-  phase_set = phase / Tile::phases;
-  const int visit = (depth.shift * Shape::WidthShifts::count + column.shift) * Shape::HeightShifts::count + row.shift;
-  piece = visit * Tile::phases + phase % Tile::phases;
-}
-
 // Brings the weights into the order in which blocks read them, by one thread for each of `Shape::preparing_items`:
 // every second vector of a tap's channels in a chunk.
-template <class Layer, class Tile>
-TCONV_DEVICE void wgmma_weights(const typename Layer::Element* weight, typename Layer::Element* prepared) {
-  using Shape = WgmmaShape<Layer, Tile>;
-  using Element = typename Layer::Element;
-  let_kernel_behind_begin();
+template <class Kernel> TCONV_DEVICE void wgmma_weights(const float* weight, float* prepared) {
+  // From here on in all its blocks, the kernel behind this one may begin, if it was launched to overlap.
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
   const long long item = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (item >= Shape::preparing_items) return;
+  if (item >= Kernel::preparing_items) return;
   // Neighbouring threads read neighbouring taps of neighbouring filters; two of them write 32 bytes, a whole sector.
-  Digits<Shape::preparing_items> digits(item);
-  const int first_vector = digits.next(2), tap = digits.next(Shape::taps), channel = digits.next(Tile::channels);
-  const int chunk = digits.next(Shape::chunks), channel_block = digits.next(Shape::channel_blocks);
+  Digits<Kernel::preparing_items> digits(item);
+  const int first_vector = digits.next(2), tap = digits.next(kTaps), channel = digits.next(Kernel::channels);
+  const int chunk = digits.next(Kernel::chunks), channel_block = digits.next(Kernel::channel_blocks);
   const int group = static_cast<int>(digits.rest);
 
-  const int out_channel = channel_block * Tile::channels + channel;
+  const int out_channel = channel_block * Kernel::channels + channel;
   int phase_set, piece;
-  wgmma_piece<Layer, Tile>(tap, phase_set, piece);
-  const int row = piece % Shape::product_phases * Tile::channels + Shape::row_of(channel);
-  const long long set = (static_cast<long long>(group) * Shape::channel_blocks + channel_block) * Shape::phase_sets;
-  const long long product = static_cast<long long>(chunk) * Shape::chunk_pieces + piece - piece % Shape::product_phases;
+  {
+    // Where the piece of a tap lies: in the weights of which blocks, and behind how many pieces of a chunk. Those of a
+    // visit lie together.
+    const WgmmaTap<Axis<1, 1, 0, 1>> depth(tap / (kKernel * kKernel));
+    const WgmmaTap<Axis<2, 2, 0, 1>> row(tap / kKernel % kKernel);
+    const WgmmaTap<Axis<2, 2, 0, 1>> column(tap % kKernel);
+    const int phase = (depth.phase * kStride + row.phase) * kStride + column.phase;
+    phase_set = phase / Kernel::phases;
+    // Visits are shifts, along the height fastest, then along the width; each has a piece of every phase.
+    const int visit = depth.shift + column.shift + row.shift;
+    piece = visit * Kernel::phases + phase % Kernel::phases;
+  }
+  const int row = piece % Kernel::product_phases * Kernel::channels + wgmma_row_of(channel);
+  const long long set = (static_cast<long long>(group) * Kernel::channel_blocks + channel_block) * Kernel::phase_sets;
+  const long long product = static_cast<long long>(chunk) * Kernel::chunk_pieces + piece - piece %
+      Kernel::product_phases;
   unsigned char* const to =
-      reinterpret_cast<unsigned char*>(prepared) + (set + phase_set) * Shape::set_bytes + product * Shape::piece_bytes;
-  TCONV_UNROLL for (int pair = 0; pair < Shape::chunk_vectors / 2; ++pair) {
-    const int vector = pair * 2 + first_vector,
-              in_channel = chunk * Shape::chunk_channels + vector * Shape::vector_items;
-    Vector<Element, Shape::vector_items> values;
-    TCONV_UNROLL for (int k = 0; k < Shape::vector_items; ++k) {
-      const bool present =
-          (Layer::group_out_channels % Tile::channels == 0 || out_channel < Layer::group_out_channels) &&
-          (Shape::whole_chunks || in_channel + k < Layer::group_in_channels);
-      values.values[k] = Element{};
-      if (present) values.values[k] = load_constant(weight_at<Layer>(weight, group, in_channel + k, out_channel, tap));
+      reinterpret_cast<unsigned char*>(prepared) + (set + phase_set) * Kernel::set_bytes + product *
+          Kernel::piece_bytes;
+  TCONV_UNROLL for (int pair = 0; pair < Kernel::chunk_vectors / 2; ++pair) {
+    const int vector = pair * 2 + first_vector, in_channel = chunk * Kernel::chunk_channels + vector * kVectorItems;
+    Vector<float, 4> values;
+    TCONV_UNROLL for (int k = 0; k < kVectorItems; ++k) {
+      const bool present = Kernel::whole_channels || out_channel < Kernel::group_out_channels;
+      values.values[k] = present ? __ldg(weight_at<Kernel>(weight, group, in_channel + k, out_channel, tap)) : float{};
     }
-    TCONV_UNROLL for (int plane = 0; plane < Shape::planes; ++plane) {
-      Vector<Element, Shape::vector_items> factors;
-#pragma unroll
-      for (int k = 0; k < Shape::vector_items; ++k) factors.values[k] = matrix_factor<Layer>(values.values[k], plane);
-      *reinterpret_cast<Vector<Element, Shape::vector_items>*>(to + plane * Shape::product_bytes +
-          swizzled(row * Shape::chunk_bytes + vector * 16, Shape::chunk_bytes)) = factors;
-    }
+
+    Vector<float, 4> factors;
+    TCONV_UNROLL for (int k = 0; k < kVectorItems; ++k) factors.values[k] = matrix_operand(values.values[k]);
+    *reinterpret_cast<Vector<float, 4>*>(
+        to + swizzled(row * Kernel::chunk_bytes + vector * 16, Kernel::chunk_bytes)) =
+        factors;
   }
 }
 
-// Brings a block's weights, visit by visit; one thread. Those that stay come once: all boxes of a block need the same.
-template <class Layer, class Tile>
-TCONV_DEVICE void wgmma_bring_weights(WgmmaWork<Layer, Tile> work, const unsigned char* prepared, unsigned char* stages,
-                                      unsigned char* barriers) {
-  using Shape = WgmmaShape<Layer, Tile>;
-  WgmmaStages<Tile::weight_stages> ring(barriers);
-  const unsigned char* set = prepared;
-  const auto bring = [&](const unsigned char*& from, int pieces) {
-    if (pieces == 0) return;
-    const int bytes = pieces * Shape::piece_bytes;
-    ring.wait_empty();
-    arrive_and_expect(ring.full(), bytes);
-    // A phase may have fewer taps than its block has stages for: only `known` ones lie as in memory.
-    const int at = ring.stage() * Shape::weight_stage_bytes;
-    copy_to_shared(stages + at, from, bytes, ring.full());
-    from += bytes;
-    ring.next();
-  };
-  for (bool more = true; more && work.is_left(); work.next()) {
-    set = prepared + work.weight_set() * Shape::set_bytes;
-    const unsigned char* from = set;
-    const int visits = Shape::visits;
+// The warp that brings weights, one thread of it: those of one visit after the other. It waits until the products that
+// read a stage are done (its barrier "empty"), and the copy arrives at the barrier "full".
+template <class Kernel>
+TCONV_DEVICE void wgmma_bring_weights(const WgmmaWork<Kernel>& first_work, unsigned char* shared,
+                                      unsigned char* barriers, const unsigned char* prepared) {
+  WgmmaStages<Kernel::weight_stages> stages(barriers);
+  for (WgmmaWork<Kernel> work = first_work; (work.number < work.count); work.next()) {
+    const unsigned char* const set = prepared + work.weight_set() * Kernel::set_bytes;
+    int visits = 1;
 #pragma unroll 1
-    for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
-      const unsigned char* of_chunk = from;
+    for (int chunk = 0; chunk < Kernel::chunks; ++chunk) {
+      const unsigned char* from = set + static_cast<long long>(chunk) * Kernel::chunk_pieces * Kernel::piece_bytes;
 #pragma unroll 1
-      for (int visit = 0; visit < visits; ++visit) bring(of_chunk, Tile::phases);
-      from += static_cast<long long>(Shape::chunk_pieces) * Shape::piece_bytes;
+      for (int visit = 0; visit < visits; ++visit) {
+        const int pieces = Kernel::phases, bytes = pieces * Kernel::piece_bytes;
+        stages.wait_empty();
+        arrive_and_expect(stages.full(), bytes);
+        // A phase may have fewer taps than its block has stages for: only `known` ones lie as in memory.
+        const int at = stages.stage() * Kernel::weight_stage_bytes;
+        copy_to_shared(shared + at, from, bytes, stages.full());
+        from += bytes;
+        stages.next();
+      }
     }
-    more = !Tile::resident;
+    if (Kernel::resident) break;  // all boxes of a block need the same weights
   }
 }
 
-// wgmma: transposed convolution as a product of matrices on the tensor cores of Hopper, sm_90a alone.
-//
-// Computes what `mma` computes, for 16-bit types and float32, rounded to TF32 or exact. x and y are contiguous, or
-// channels_last, and begin at multiples of 16 bytes; `wgmma_weights` must have prepared the weights, which were
-// contiguous and began there, too, and `wgmma_inputs` those inputs whose tile says so.
-//
-// The matrices. A position q owns stride_d * stride_h * stride_w neighbouring outputs, its phases, and each tap of each
-// phase reads the input at q - shift. A block owns a box of positions and some output channels of some phases:
-//
-//               input channels                rows: phases, output channels
-//              ................            ................................
-//   positions  : warpgroup 0  :     x      :  weights, read from shared   :     = sums, in registers, of
-//   64 a tile  :..............:  channels  :  memory by the tensor core   :       positions x rows
-//              : warpgroup 1  :            :..............................:
-//              :..............:            both warpgroups read the same
-//              from shared memory by way
-//              of registers, rounded there
-//
-// at every shift, or, where the block has one phase, at each of its taps; where it has the phases of a row of outputs,
-// at each of their taps along depth and height and at every shift along the width. Positions are the first factor
-// because that may come from registers: a lane finds each position's inputs wherever they lie, so a box has any form,
-// inputs lie in shared memory as they do in global memory, and they are rounded on their way. Where few rows would keep
-// the tensor core waiting for positions, tiles are stacked along the rows of the map: tile i has every
-// `position_tiles`-th row from the i-th on, and at the next shift along the height it reads what tile i + 1 or i - 1
-// does now. So a fragment is loaded once for all of those shifts.
-//
-// Three warpgroups. Two multiply, 64 positions by all rows of the block for each tile. Of the third, one warp brings
-// weights and the others bring inputs, both into stages that go round:
-//
-//     inputs    | chunk 0      | chunk 1      | chunk 2 ...        a stage has a chunk of channels of the box and the
-//     weights   |v0|v1|v2|...  |v0|v1|v2|...                       halo around it; or the weights of one visit
-//     products      v0 v1 v2 ...   v0 v1 ...
-//
-// Each stage has a barrier that says it is full and one that says it is empty. A batch of products is on its way while
-// the next one's fragments are loaded. There are as many blocks as multiprocessors, and each goes on to its next box:
-// the next box's inputs come while this one's outputs are stored.
-//
-// The kernel may begin while its weights are prepared, and waits for them itself. Whatever it reads before that was
-// there when the preparing kernel began, and it writes nothing.
-//
-// Not-a-number: an input outside the map counts as 0. An infinite or NaN input or weight reaches the outputs that
-// depend on it, and through weights an input outside the map, as 0 * infinity.
-//
-// Sizes: the channels of a box's inputs must stay below 2^31 unless wide_index; the rest is 64-bit. Shared memory:
-// WgmmaShape<Layer, Tile>::shared_bytes.
+// A thread of a warpgroup that multiplies.
+template <class Kernel> struct WgmmaConsumer {
+  using Rows = FactorRows<Kernel::chunk_bytes>;
 
-// A lane's part of the first factors: where its positions' inputs lie in a stage, and from there to registers.
-template <class Layer, class Tile> struct WgmmaPlaces {
-  using Shape = WgmmaShape<Layer, Tile>;
-  // Tiles that are stacked lie a row apart.
-  static constexpr int own = Tile::position_tiles, halves = 2;
-  int places[own][halves];
+  // Where few rows would keep the tensor core waiting for positions, tiles are stacked along the rows of the map: tile
+  // i has every `position_tiles`-th row from the i-th on, and at the next shift along the height it reads what tile i +
+  // 1 or i - 1 does now. So a fragment is loaded once for all of those shifts, and its place is that of tile 0, moved.
+  static constexpr int placed_tiles = Kernel::position_tiles, halves = 2;
 
-  // Of positions from `first` on, 16 a warp. By channel a lane loads channel lane % 4 of positions lane / 4 and
-  // lane / 4 + 8; else it names a row of ldmatrix, channels of a position or eight positions of a channel.
-  TCONV_DEVICE WgmmaPlaces(int first, int lane) {
-    TCONV_UNROLL for (int tile = 0; tile < own; ++tile)
-      TCONV_UNROLL for (int half = 0; half < halves; ++half) {
-        const int number = first + (lane / 4 + 8 * half), channel = lane % 4;
-        const bool is_in_box = wgmma_is_in_box<Layer, Tile>(number, tile);
-        const BoxPosition at = wgmma_in_box<Layer, Tile>(is_in_box ? number : 0, is_in_box ? tile : 0);
-        const int place =
-            ((at.image * Shape::halo_depths + at.depth) * Shape::halo_rows + at.row) * Shape::row_places + at.column;
-        places[tile][half] = place * Shape::place_bytes + (channel * Shape::channel_bytes);
-      }
-  }
-
-  // The fragments of a step, from a stage on, moved by a shift.
-  TCONV_DEVICE void load(const unsigned char* moved, int step,
-                         unsigned (&fragments)[Shape::fragments][Shape::planes][4]) const {
-    TCONV_UNROLL for (int f = 0; f < Shape::fragments; ++f) {
-      const int further = 0, tile = f;
-      TCONV_UNROLL for (int word = 0; word < 4; ++word)
-        fragments[f][0][word] = *reinterpret_cast<const unsigned*>(moved + places[tile][word % 2 % halves] + further +
-            (step * Shape::step_channels + word / 2 * 4) * Shape::channel_bytes);
-      TCONV_UNROLL for (int word = 0; word < 4; ++word) {
-        const float value = bits_float(fragments[f][0][word]);
-        TCONV_UNROLL for (int plane = 0; plane < Shape::planes; ++plane)
-          fragments[f][plane][word] = float_bits(matrix_factor<Layer>(value, plane));
-      }
-    }
-  }
-};
-
-// A warpgroup that multiplies.
-template <class Layer, class Tile> struct WgmmaConsumer {
-  using Shape = WgmmaShape<Layer, Tile>;
-  using Element = typename Layer::Element;
-  using Rows = FactorRows<Shape::chunk_bytes>;
-  static constexpr int rows = Shape::HeightShifts::count, columns = Shape::WidthShifts::count;
-
-  unsigned char *weight_stages, *input_stages;
-  const WgmmaPlaces<Layer, Tile> places;
+  unsigned char* const shared;
   const int lane;
-  WgmmaSums<Layer, Tile> sums;
-  unsigned fragments[Shape::batches][Shape::batch_steps][Shape::fragments][Shape::planes][4];
+  int places[placed_tiles][halves];  // in a stage of inputs, in bytes: where the lane's positions are
+  WgmmaSums<Kernel> sums;
+  unsigned fragments[kBatches][Kernel::batch_steps][Kernel::fragments][1][4];
   WarpgroupProducts products;
-  WgmmaStages<Tile::weight_stages> weights;
-  WgmmaStages<Tile::input_stages> inputs;
-  bool read = false;  // stages that were not given back
+  WgmmaStages<Kernel::weight_stages> weights;
+  WgmmaStages<Kernel::input_stages> inputs;
+  bool read = false;  // stages of weights that were not given back
 
-  TCONV_DEVICE WgmmaConsumer(unsigned char* shared, int number, int lane) : weight_stages(shared),
-      input_stages(shared + Shape::inputs_at), places(number, lane), lane(lane), weights(shared + Shape::barriers_at),
-      inputs(shared + Shape::barriers_at + 16 * Tile::weight_stages) {}
+  TCONV_DEVICE WgmmaConsumer(unsigned char* shared, int warp, int lane) : shared(shared), lane(lane),
+      weights(shared + Kernel::barriers_at), inputs(shared + Kernel::barriers_at + 16 * Kernel::weight_stages) {
+    TCONV_UNROLL for (int tile = 0; tile < placed_tiles; ++tile)
+      TCONV_UNROLL for (int half = 0; half < halves; ++half) {
+        int of_warp, at_channel;  // positions g and g + 8 of the warp's sixteen, one channel of four
+        of_warp = lane / 4 + 8 * half, at_channel = lane % 4 * Kernel::channel_bytes;
+        const int number = warp * 16 + of_warp;
+        const bool is_in_box = wgmma_is_in_box<Kernel>(number, tile);
+        const BoxPosition at = wgmma_in_box<Kernel>(is_in_box ? number : 0, is_in_box ? tile : 0);
+        const int place = ((at.image + at.depth) * Kernel::halo_rows + at.row) * Kernel::row_places + at.column;
+        places[tile][half] = place * kItemBytes + at_channel;
+      }
+  }
 
-  // Gives back what the visit has read that ended before this stage: its products are done.
+  static TCONV_DEVICE void clear(WgmmaSums<Kernel>& sums) {
+    TCONV_UNROLL for (int tile = 0; tile < Kernel::position_tiles; ++tile)
+      TCONV_UNROLL for (int k = 0; k < Kernel::product_rows / 2; ++k) begin_sum(sums.values[tile][0][k], 0);
+  }
+
+  // Loads the fragments of a step of a chunk, for inputs that lie from `moved` on, and rounds them to TF32.
+  TCONV_DEVICE void load(const unsigned char* moved, int step, unsigned (&fragments)[Kernel::fragments][1][4]) const {
+    TCONV_UNROLL for (int f = 0; f < Kernel::fragments; ++f) {
+      const int tile = f;
+      TCONV_UNROLL for (int word = 0; word < 4; ++word)
+        fragments[f][0][word] = *reinterpret_cast<const unsigned*>(moved + places[tile][word % 2 % halves] +
+            (step * kStepChannels + word / 2 * 4) * Kernel::channel_bytes);
+      TCONV_UNROLL for (int word = 0; word < 4; ++word) {
+        const float value = __uint_as_float(fragments[f][0][word]);
+
+        fragments[f][0][word] = __float_as_uint(matrix_operand(value));
+      }
+    }
+  }
+
+  // Gives back the stages of weights before `end` that the last visit has read: its products are done.
   TCONV_DEVICE void give_back(int end) {
     // No loop: in one, the compiler would wait for the products that are on their way.
-    TCONV_UNROLL for (int i = 0; i < Shape::row_visits; ++i) {
-      const int stage = end - Shape::row_visits + i;
-      if (!Tile::resident && read && lane == 0) arrive(weights.empty(stage < 0 ? stage + Tile::weight_stages : stage));
-    }
+
+    const int stage = end - 1;
+    if (!Kernel::resident && read && lane == 0) arrive(weights.empty(stage < 0 ? stage + Kernel::weight_stages
+        : stage));
     read = false;
   }
 
-  // The products of a batch with the weights of one visit, of those behind each other: `has_tap` says which. Of exact
-  // ones the small come first.
-  template <class HasTap>
-  TCONV_DEVICE void multiply(int batch, int of_visits, const Rows& of_stage, const HasTap& has_tap) {
-    WgmmaSums<Layer, Tile>& to = sums;
-    TCONV_UNROLL for (int step = 0; step < Shape::batch_steps; ++step) {
+  // The products of a batch of steps with the weights of one visit, of those along the height the `row_visit`-th.
+  TCONV_DEVICE void multiply(WgmmaSums<Kernel>& sums, int batch, int row_visit, const typename Kernel::Rows& rows,
+      int depth,
+                             int row, int column) {
+    TCONV_UNROLL for (int step = 0; step < Kernel::batch_steps; ++step) {
       int piece = 0;
-      TCONV_UNROLL for (int product = 0; product < Shape::products; ++product) {
-        if (!has_tap(product)) continue;
-        TCONV_UNROLL for (int row_plane = Shape::planes - 1; row_plane >= 0; --row_plane)
-          TCONV_UNROLL for (int plane = Shape::planes - 1 - row_plane; plane >= 0; --plane)
-            TCONV_UNROLL for (int tile = 0; tile < Tile::position_tiles; ++tile) {
-              const int fragment = tile;
-              products.template add<Element, Shape::product_rows>(
-                  to.values[tile][product], fragments[batch % Shape::batches][step][fragment][plane], of_stage,
-                  piece * Shape::piece_bytes + row_plane * Shape::product_bytes +
-                      (batch * Shape::batch_steps + step) * 32);
-            }
-        ++piece;
+
+      // Of exact products the small ones come first.
+      TCONV_UNROLL for (int tile = 0; tile < Kernel::position_tiles; ++tile) {
+        const int fragment = tile;
+        products.template add<float, Kernel::product_rows>(sums.values[tile][0],
+            fragments[batch % kBatches][step][fragment][0], rows, piece * Kernel::piece_bytes +
+            (batch * Kernel::batch_steps + step) * 32);
       }
+      ++piece;
     }
   }
 
-  // A visit, or those along the height at once: inputs from `moved` on, in a stage that is full. Weights that stay and
-  // are known lie from `packed` on, others in their stage.
-  template <class HasTap> TCONV_DEVICE void visit(const unsigned char* moved, int packed, const HasTap& has_tap) {
+  // A visit, or those along the height at once: a chunk of inputs, in a stage that is full, moved by the visit's
+  // shifts, by the weights of the visit.
+  TCONV_DEVICE void visit(const unsigned char* moved, int depth, int row, int column, int packed) {
     const int first_stage = weights.stage();
     // Nothing of an exact batch goes on into the next one.
-#pragma unroll(Tile::chunk_steps)
-    for (int batch = 0; batch < Tile::chunk_steps / Shape::batch_steps; ++batch) {
-      TCONV_UNROLL for (int step = 0; step < Shape::batch_steps; ++step)
-        places.load(moved, batch * Shape::batch_steps + step, fragments[batch % Shape::batches][step]);
+#pragma unroll(Kernel::chunk_steps)
+    for (int batch = 0; batch < Kernel::chunk_steps / Kernel::batch_steps; ++batch) {
+      TCONV_UNROLL for (int step = 0; step < Kernel::batch_steps; ++step)
+        load(moved, batch * Kernel::batch_steps + step, fragments[batch % kBatches][step]);
       int stage = first_stage;
-      TCONV_UNROLL for (int of_visits = 0; of_visits < Shape::row_visits; ++of_visits) {
-        // The first batch goes to the tensor core as the weights come.
-        if (batch == 0) weights.wait_full();
-        if (batch == 0 || of_visits == 0) products.begin_group();
-        const int from = stage * Shape::weight_stage_bytes;
-        multiply(batch, of_visits, Rows(weight_stages + from), has_tap);
-        if (batch == 0 || of_visits == Shape::row_visits - 1) products.end_group();
-        if (batch == 0) weights.next();
-        stage = stage + 1 == Tile::weight_stages ? 0 : stage + 1;
-        if (batch == 0 && of_visits == 0) {
-          products.template wait<1>();  // the visits before are done
-          __syncwarp();
-          give_back(first_stage);
-        }
+
+      // The first batch goes to the tensor core as the weights come.
+      if (batch == 0) weights.wait_full();
+      products.begin_group();
+      // Weights that stay and are known are packed, others lie in their stage.
+      const int from = stage * Kernel::weight_stage_bytes;
+      multiply(sums, batch, 0, typename Kernel::Rows(shared + from), depth, row, column);
+      products.end_group();
+      if (batch == 0) weights.next();
+      stage = stage + 1 == Kernel::weight_stages ? 0 : stage + 1;
+      if (batch == 0) {
+        products.template wait<1>();  // the visits before are done
+        __syncwarp();
+        give_back(first_stage);
       }
-      if (batch > 0) products.template wait<1>();
+      if (batch > 0) {
+        products.template wait<1>();  // the batch before is done: its fragments are free
+      }
     }
     read = true;
   }
 
   // The inputs so far behind the halo's first one, which the highest shift along the width reads.
   TCONV_DEVICE const unsigned char* moved(int depth, int row, int column, int highest) const {
-    return input_stages + inputs.stage() * Shape::input_stage_bytes +
-           Shape::halo_offset(depth, row, column, highest) * Shape::place_bytes;
+    return shared + Kernel::inputs_at + inputs.stage() * Kernel::input_stage_bytes +
+           wgmma_halo_offset<Kernel>(depth, row, column, highest) * kItemBytes;
   }
 
-  // Of one whose phases are alike, or all: for each shift.
-  TCONV_DEVICE void visit_shifts(int number) {
-#pragma unroll(1)
-    for (int d = 0; d < Shape::DepthShifts::count; ++d)
-#pragma unroll(1)
-      for (int c = 0; c < columns; ++c)
-#pragma unroll(1)
-        for (int r = Shape::row_visits - 1; r < rows; r += Shape::row_visits) {
-          const auto has_tap = [&](int product) {
-            return Shape::uniform ||
-                   (Shape::DepthShifts::tap(product / (Layer::Height::stride * Layer::Width::stride), d) >= 0 &&
-                    Shape::HeightShifts::tap(product / Layer::Width::stride % Layer::Height::stride, r) >= 0 &&
-                    Shape::WidthShifts::tap(product % Layer::Width::stride, c) >= 0);
-          };
-          visit(moved(Shape::DepthShifts::behind(d), Shape::HeightShifts::behind(r), Shape::WidthShifts::behind(c),
-                      Shape::WidthShifts::highest),
-                (number * Shape::chunk_pieces + Shape::pieces_before(d, c, r)) * Shape::piece_bytes, has_tap);
-        }
-  }
+  // The products of a chunk. The block has all phases, or all have a tap at every shift: a visit for each shift.
+  TCONV_DEVICE void visit_shifts() { visit(moved(0, 0, 0, 0), 0, 0, 0, 0); }
 
-  // No branch has the loops itself: those of another, never entered, would change what the compiler makes of them.
-  TCONV_DEVICE void chunk(int first_phase, int number) {
-    inputs.wait_full();
-    visit_shifts(number);
-    arrive(inputs.empty());
-    inputs.next();
-  }
-
+  // The sums of a box.
   TCONV_DEVICE void box(int first_phase) {
-    sums.clear();
-    if (Tile::resident) weights.turn = 0;  // they are there since the first box
+    clear(sums);
+    if (Kernel::resident) weights.turn = 0;  // they are there since the first box
 #pragma unroll 1
-    for (int number = 0; number < Shape::chunks; ++number) chunk(first_phase, number);
+    for (int chunk = 0; chunk < Kernel::chunks; ++chunk) {
+      inputs.wait_full();
+      // No branch has the loops itself: those of another, never entered, would change what the compiler makes of them.
+      visit_shifts();
+      arrive(inputs.empty());
+      inputs.next();
+    }
     products.template wait<0>();
     __syncwarp();
     give_back(weights.stage());
   }
 };
 
-template <class Layer, class Tile, class Program = Identity>
-TCONV_DEVICE void wgmma(const typename Layer::Element* x, const typename Layer::Element* weight,
-    const typename Layer::Element* bias, typename Layer::Element* y, int y_channels, int batch, int input_depth,
-    int input_height, int input_width, int output_depth, int output_height, int output_width,
-    const Program& program = {}) {
-  using Shape = WgmmaShape<Layer, Tile>;
+template <class Kernel>
+TCONV_DEVICE void wgmma(const float* x, const float* weight, const float* bias, float* y, int y_channels, int batch,
+    int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {
   TCONV_SHARED(shared);
-  unsigned char* const weight_barriers = shared + Shape::barriers_at;
-  unsigned char* const input_barriers = weight_barriers + 16 * Tile::weight_stages;
+  unsigned char* const weight_barriers = shared + Kernel::barriers_at;
+  unsigned char* const input_barriers = weight_barriers + 16 * Kernel::weight_stages;
   if (threadIdx.x == 0) {
-    WgmmaStages<Tile::weight_stages>::make(weight_barriers, 1, 4 * Shape::consumers);
-    WgmmaStages<Tile::input_stages>::make(input_barriers, Shape::loaders, 128 * Shape::consumers);
+    // Weights are given back by each consumer warp, and inputs by each thread.
+    WgmmaStages<Kernel::weight_stages>::make(weight_barriers, 1, 4 * kConsumers);
+    WgmmaStages<Kernel::input_stages>::make(input_barriers, kLoaders, 128 * kConsumers);
     show_barriers();
   }
   __syncthreads();
 
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
-  using Work = WgmmaWork<Layer, Tile>;
   // For each role anew: a register that all have would be spilled where one of them has none left.
   const auto first_work = [&] {
-    return Work(renewed(batch), renewed(output_depth), renewed(output_height), renewed(output_width),
+    return WgmmaWork<Kernel>(renewed(batch), renewed(output_depth), renewed(output_height), renewed(output_width),
                 renewed(static_cast<int>(blockIdx.x)));
   };
-  if (warp < 4 * Shape::consumers) {
-    take_registers<Shape::consumer_registers>();
-    wait_for_kernel_before();
-    WgmmaConsumer<Layer, Tile> consumer(shared, warp * 16, lane);
-    Work work = first_work();
-    while (work.is_left()) {
+  if (warp < 4 * kConsumers) {
+    take_registers<kConsumerRegisters>();
+    wait_for_kernel_before();  // whose outputs these may overwrite
+    WgmmaConsumer<Kernel> consumer(shared, warp, lane);
+    for (WgmmaWork<Kernel> work = first_work(); (work.number < work.count); work.next()) {
       consumer.box(work.first_phase());
       // What follows from these would take registers that sums need.
       const int images = renewed(batch), depths = renewed(output_depth), rows = renewed(output_height);
       const int columns = renewed(output_width);
-      work = Work(images, depths, rows, columns, renewed(work.number));
-      const int channel = work.channel_block() * Tile::channels;
-      const long long plane = static_cast<long long>(depths) * rows * columns;
-      const long long first = static_cast<long long>(work.group()) * Layer::group_out_channels;
-      const Epilogue<Layer, Program> epilogue{bias + first, program, static_cast<int>(first)};
-      WgmmaStore<Layer, Tile, Program>{
-          consumer.sums,
-          epilogue,
-          y + (first + channel) * plane,
-          work.box(),
-          work.first_phase(),
-          channel,
-          reinterpret_cast<float*>(shared + Shape::staged_at + warp / 4 * Shape::staged_bytes),
-          renewed(warp),
-          renewed(lane),
-          y_channels,
-          images,
-          depths,
-          rows,
-          columns}
-          .store();
-      work.next();
+      const unsigned own_thread = static_cast<unsigned>(renewed(thread));
+      work = WgmmaWork<Kernel>(images, depths, rows, columns, renewed(work.number));
+      const int channel = work.channel_block() * Kernel::channels;
+      const long long plane = static_cast<long long>(depths) * rows * columns, first = 0;
+      const Epilogue epilogue{bias + first};
+      WgmmaStore<Kernel>{ consumer.sums, epilogue, y + (first + channel) * plane, work.box(), work.first_phase(),
+          channel, reinterpret_cast<float*>(shared + Kernel::staged_at + warp / 4 * kStagedBytes),
+          static_cast<int>(own_thread / 32), static_cast<int>(own_thread % 32), y_channels, images, depths, rows,
+          columns}.store();
     }
   } else {
-    give_registers<Shape::producer_registers>();
-    if (warp == 4 * Shape::consumers) {
+    give_registers<kProducerRegisters>();
+    if (warp == 4 * kConsumers) {
       wait_for_kernel_before();  // which prepared the weights
       if (lane == 0)
-        wgmma_bring_weights<Layer, Tile>(first_work(), reinterpret_cast<const unsigned char*>(weight), shared,
-                                         weight_barriers);
+        wgmma_bring_weights<Kernel>(first_work(), shared, weight_barriers,
+                                         reinterpret_cast<const unsigned char*>(weight));
     } else {
-      WgmmaProducer<Layer, Tile>::run(first_work(), thread - 32 * (4 * Shape::consumers + 1), shared, input_barriers, x,
-                                      batch, input_depth, input_height, input_width);
+      const int loader = thread - 32 * (4 * kConsumers + 1);
+      wgmma_bring_inputs<Kernel>(first_work(), loader, shared, input_barriers, x, batch, input_depth, input_height,
+                                      input_width);
     }
   }
 }
+
+// 2-D 512->256 k2 s2 bias tf32
+struct conv_ups_0_up_layer {
+  using Rows = FactorRows<128>;
+  static constexpr int box_columns = 16, box_rows = 8, box_images = 1, group_in_channels = 512, halo_rows = 8,
+      weight_sets = 8, shared_bytes = 217792, group_out_channels = 256, stacked_rows = 8, box_positions = 128,
+      phase_sets = 2, phases = 2, channel_blocks = 4, thread_patches = 1, patch_lanes = 32, patch_columns = 4,
+      row_patches = 4, halo_patches = 32, chunk_channels = 32, channel_bytes = 544, patch_bytes = 16, input_stages =
+      4, inputs_at = 131072, input_stage_bytes = 17408, chunks = 16, chunk_vectors = 8, resident = 0,
+          position_tiles = 1, product_rows = 128, product_phases = 2, channels = 64, whole_channels
+      = 1, most_width = 4, chunk_pieces = 2, piece_bytes = 8192, chunk_bytes = 128, weight_stages = 8,
+          weight_stage_bytes = 16384, batch_steps = 2, fragments = 1, barriers_at = 217600, row_places
+      = 16, chunk_steps = 4, staged_at = 200704;
+  static constexpr long long preparing_items = 32768, weight_bytes = 2097152, set_bytes = 262144;
+};
+
+// 2-D 512->256 k2 s2 bias tf32
+struct conv_ups_0_up_any_size_layer {
+  using Rows = FactorRows<128>;
+  static constexpr int box_columns = 19, box_rows = 6, box_images = 1, group_in_channels = 512, halo_rows = 6,
+      weight_sets = 4, shared_bytes = 215664, group_out_channels = 256, stacked_rows = 6, box_positions = 114,
+      phase_sets = 1, phases = 4, channel_blocks = 4, thread_patches = 5, patch_lanes = 24, patch_columns = 1,
+      row_patches = 19, halo_patches = 114, chunk_channels = 32, channel_bytes = 544, patch_bytes = 4, input_stages =
+      2, inputs_at = 163840, input_stage_bytes = 17408, chunks = 16, chunk_vectors = 8, resident = 0,
+          position_tiles = 1, product_rows = 256, product_phases = 4, channels = 64, whole_channels
+      = 1, most_width = 2, chunk_pieces = 4, piece_bytes = 8192, chunk_bytes = 128, weight_stages = 5,
+          weight_stage_bytes = 32768, batch_steps = 2, fragments = 1, barriers_at = 215552, row_places
+      = 19, chunk_steps = 4, staged_at = 198656;
+  static constexpr long long preparing_items = 32768, weight_bytes = 2097152, set_bytes = 524288;
+};
+
+// 2-D 256->128 k2 s2 bias tf32
+struct conv_ups_1_up_layer {
+  using Rows = FactorRows<128>;
+  static constexpr int box_columns = 32, box_rows = 1, box_images = 4, group_in_channels = 256, halo_rows = 1,
+      weight_sets = 2, shared_bytes = 215664, group_out_channels = 128, stacked_rows = 1, box_positions = 128,
+      phase_sets = 2, phases = 2, channel_blocks = 1, thread_patches = 1, patch_lanes = 32, patch_columns = 4,
+      row_patches = 8, halo_patches = 32, chunk_channels = 32, channel_bytes = 544, patch_bytes = 16, input_stages =
+      2, inputs_at = 163840, input_stage_bytes = 17408, chunks = 8, chunk_vectors = 8, resident = 0,
+          position_tiles = 1, product_rows = 256, product_phases = 2, channels = 128, whole_channels
+      = 1, most_width = 4, chunk_pieces = 2, piece_bytes = 16384, chunk_bytes = 128, weight_stages = 5,
+          weight_stage_bytes = 32768, batch_steps = 2, fragments = 1, barriers_at = 215552, row_places
+      = 32, chunk_steps = 4, staged_at = 198656;
+  static constexpr long long preparing_items = 8192, weight_bytes = 524288, set_bytes = 262144;
+};
+
+// 2-D 256->128 k2 s2 bias tf32
+struct conv_ups_1_up_any_size_layer {
+  using Rows = FactorRows<128>;
+  static constexpr int box_columns = 39, box_rows = 3, box_images = 1, group_in_channels = 256, halo_rows = 3,
+      weight_sets = 3, shared_bytes = 216720, group_out_channels = 128, stacked_rows = 3, box_positions = 117,
+      phase_sets = 1, phases = 4, channel_blocks = 3, thread_patches = 5, patch_lanes = 24, patch_columns = 1,
+      row_patches = 39, halo_patches = 117, chunk_channels = 32, channel_bytes = 544, patch_bytes = 4, input_stages =
+      3, inputs_at = 147456, input_stage_bytes = 17408, chunks = 8, chunk_vectors = 8, resident = 0,
+          position_tiles = 1, product_rows = 192, product_phases = 4, channels = 48, whole_channels
+      = 0, most_width = 2, chunk_pieces = 4, piece_bytes = 6144, chunk_bytes = 128, weight_stages = 6,
+          weight_stage_bytes = 24576, batch_steps = 2, fragments = 1, barriers_at = 216576, row_places
+      = 39, chunk_steps = 4, staged_at = 199680;
+  static constexpr long long preparing_items = 9216, weight_bytes = 589824, set_bytes = 196608;
+};
+
+// 2-D 128->64 k2 s2 bias tf32
+struct conv_ups_2_up_layer {
+  using Rows = FactorRows<128>;
+  static constexpr int box_columns = 64, box_rows = 1, box_images = 2, group_in_channels = 128, halo_rows = 1,
+      weight_sets = 1, shared_bytes = 217728, group_out_channels = 64, stacked_rows = 1, box_positions = 128,
+      phase_sets = 1, phases = 4, channel_blocks = 1, thread_patches = 1, patch_lanes = 32, patch_columns = 4,
+      row_patches = 16, halo_patches = 32, chunk_channels = 32, channel_bytes = 544, patch_bytes = 16, input_stages =
+      4, inputs_at = 131072, input_stage_bytes = 17408, chunks = 4, chunk_vectors = 8, resident = 1,
+          position_tiles = 1, product_rows = 256, product_phases = 4, channels = 64, whole_channels
+      = 1, most_width = 4, chunk_pieces = 4, piece_bytes = 8192, chunk_bytes = 128, weight_stages = 4,
+          weight_stage_bytes = 32768, batch_steps = 2, fragments = 1, barriers_at = 217600, row_places
+      = 64, chunk_steps = 4, staged_at = 200704;
+  static constexpr long long preparing_items = 2048, weight_bytes = 131072, set_bytes = 131072;
+};
+
+// 2-D 128->64 k2 s2 bias tf32
+struct conv_ups_2_up_any_size_layer {
+  using Rows = FactorRows<128>;
+  static constexpr int box_columns = 79, box_rows = 1, box_images = 1, group_in_channels = 128, halo_rows = 1,
+      weight_sets = 1, shared_bytes = 201344, group_out_channels = 64, stacked_rows = 1, box_positions = 79,
+      phase_sets = 1, phases = 4, channel_blocks = 1, thread_patches = 7, patch_lanes = 12, patch_columns = 1,
+      row_patches = 79, halo_patches = 79, chunk_channels = 32, channel_bytes = 416, patch_bytes = 4, input_stages =
+      4, inputs_at = 131072, input_stage_bytes = 13312, chunks = 4, chunk_vectors = 8, resident = 1,
+          position_tiles = 1, product_rows = 256, product_phases = 4, channels = 64, whole_channels
+      = 1, most_width = 2, chunk_pieces = 4, piece_bytes = 8192, chunk_bytes = 128, weight_stages = 4,
+          weight_stage_bytes = 32768, batch_steps = 2, fragments = 1, barriers_at = 201216, row_places
+      = 79, chunk_steps = 4, staged_at = 184320;
+  static constexpr long long preparing_items = 2048, weight_bytes = 131072, set_bytes = 131072;
+};
+
+// 2-D 64->32 k2 s2 bias tf32
+struct conv_ups_3_up_layer {
+  using Rows = FactorRows<64>;
+  static constexpr int box_columns = 128, box_rows = 1, box_images = 2, group_in_channels = 64, halo_rows = 1,
+      weight_sets = 1, shared_bytes = 117376, group_out_channels = 32, stacked_rows = 1, box_positions = 256,
+      phase_sets = 1, phases = 4, channel_blocks = 1, thread_patches = 2, patch_lanes = 32, patch_columns = 4,
+      row_patches = 32, halo_patches = 64, chunk_channels = 16, channel_bytes = 1056, patch_bytes = 16, input_stages =
+      4, inputs_at = 32768, input_stage_bytes = 16896, chunks = 4, chunk_vectors = 4, resident = 1, position_tiles = 2,
+          product_rows = 128, product_phases = 4, channels = 32, whole_channels
+      = 1, most_width = 4, chunk_pieces = 4, piece_bytes = 2048, chunk_bytes = 64, weight_stages
+      = 4, weight_stage_bytes = 8192, batch_steps = 1, fragments = 2, barriers_at = 117248, row_places = 128,
+          chunk_steps = 2, staged_at = 100352;
+  static constexpr long long preparing_items = 1024, weight_bytes = 32768, set_bytes = 32768;
+};
+
+// 2-D 64->32 k2 s2 bias tf32
+struct conv_ups_3_up_any_size_layer {
+  using Rows = FactorRows<128>;
+  static constexpr int box_columns = 160, box_rows = 1, box_images = 1, group_in_channels = 64, halo_rows = 1,
+      weight_sets = 1, shared_bytes = 135776, group_out_channels = 32, stacked_rows = 1, box_positions = 160,
+      phase_sets = 1, phases = 4, channel_blocks = 1, thread_patches = 5, patch_lanes = 32, patch_columns = 1,
+      row_patches = 160, halo_patches = 160, chunk_channels = 32, channel_bytes = 672, patch_bytes = 4, input_stages =
+      4, inputs_at = 32768, input_stage_bytes = 21504, chunks = 2, chunk_vectors = 8, resident = 1, position_tiles = 2,
+          product_rows = 128, product_phases = 4, channels = 32, whole_channels
+      = 1, most_width = 4, chunk_pieces = 4, piece_bytes = 4096, chunk_bytes = 128, weight_stages = 2,
+          weight_stage_bytes = 16384, batch_steps = 2, fragments = 2, barriers_at = 135680, row_places
+      = 160, chunk_steps = 4, staged_at = 118784;
+  static constexpr long long preparing_items = 512, weight_bytes = 32768, set_bytes = 32768;
+};
+
+TCONV_CONSTANT Launch conv_ups_0_up_launch(const Sizes& sizes) { return wgmma_launch<conv_ups_0_up_layer>(sizes); }
+TCONV_CONSTANT Launch conv_ups_0_up_any_size_launch(const Sizes& sizes) {
+  return wgmma_launch<conv_ups_0_up_any_size_layer>(sizes);
+}
+TCONV_CONSTANT Launch conv_ups_1_up_launch(const Sizes& sizes) { return wgmma_launch<conv_ups_1_up_layer>(sizes); }
+TCONV_CONSTANT Launch conv_ups_1_up_any_size_launch(const Sizes& sizes) {
+  return wgmma_launch<conv_ups_1_up_any_size_layer>(sizes);
+}
+TCONV_CONSTANT Launch conv_ups_2_up_launch(const Sizes& sizes) { return wgmma_launch<conv_ups_2_up_layer>(sizes); }
+TCONV_CONSTANT Launch conv_ups_2_up_any_size_launch(const Sizes& sizes) {
+  return wgmma_launch<conv_ups_2_up_any_size_layer>(sizes);
+}
+TCONV_CONSTANT Launch conv_ups_3_up_launch(const Sizes& sizes) { return wgmma_launch<conv_ups_3_up_layer>(sizes); }
+TCONV_CONSTANT Launch conv_ups_3_up_any_size_launch(const Sizes& sizes) {
+  return wgmma_launch<conv_ups_3_up_any_size_layer>(sizes);
+}
 }  // namespace tconv
+using namespace tconv;
 
 // ==== conv_ups_0_up
-// 2-D 512→256 k2 s2 bias tf32
-struct conv_ups_0_up_layer {
-  using Element = float;
-  using Index = int;
-  using Depth = tconv::Axis<1, 1, 0, 1>;
-  using Height = tconv::Axis<2, 2, 0, 1>;
-  using Width = tconv::Axis<2, 2, 0, 1>;
-  static constexpr int spatial_dims = 2, groups = 1, group_in_channels = 512, group_out_channels = 256, has_bias = 1,
-      has_program = 0;
-  static constexpr tconv::Rounding rounding = tconv::Rounding::ties_to_even;
-};
-struct conv_ups_0_up_tile {
-  struct Box { static constexpr int images = 1, depths = 1, rows = 8, columns = 16; };
-  static constexpr int channels = 64, phases = 2, position_tiles = 1, stacked = 0, chunk_steps = 4, input_stages = 4,
-      raw_stages = 0, weight_stages = 8, patch_columns = 4, channels_last = 0, resident = 0, prepared_inputs = 0;
-};
-namespace tconv {
-TCONV_CONSTANT Launch conv_ups_0_up_launch(const Sizes& sizes) { return wgmma_launch<::conv_ups_0_up_layer,
-    ::conv_ups_0_up_tile>(sizes); }
-}
 extern "C" __global__ void __launch_bounds__(384, 1)
-conv_ups_0_up(const conv_ups_0_up_layer::Element* x, const conv_ups_0_up_layer::Element* weight, const
-    conv_ups_0_up_layer::Element* bias, conv_ups_0_up_layer::Element* y, int y_channels, int batch, int input_depth, int
-    input_height, int input_width, int output_depth, int output_height, int output_width) {
-  tconv::wgmma<conv_ups_0_up_layer, conv_ups_0_up_tile>(x, weight, bias, y, y_channels, batch, input_depth,
-      input_height, input_width, output_depth, output_height, output_width);
+conv_ups_0_up(const float* x, const float* weight, const float* bias, float* y, int y_channels, int batch,
+    int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {
+  wgmma<conv_ups_0_up_layer>(x, weight, bias, y, y_channels, batch, input_depth, input_height, input_width,
+      output_depth, output_height, output_width);
 }
-extern "C" __global__ void __launch_bounds__(tconv::preparing_threads)
-conv_ups_0_up_weights(const conv_ups_0_up_layer::Element* weight, conv_ups_0_up_layer::Element* prepared) {
-  tconv::wgmma_weights<conv_ups_0_up_layer, conv_ups_0_up_tile>(weight, prepared);
-}
+extern "C" __global__ void __launch_bounds__(preparing_threads)
+conv_ups_0_up_weights(const float* weight, float* prepared) { wgmma_weights<conv_ups_0_up_layer>(weight, prepared); }
 
 // ==== conv_ups_0_up_any_size
-// 2-D 512→256 k2 s2 bias tf32
-struct conv_ups_0_up_any_size_layer {
-  using Element = float;
-  using Index = int;
-  using Depth = tconv::Axis<1, 1, 0, 1>;
-  using Height = tconv::Axis<2, 2, 0, 1>;
-  using Width = tconv::Axis<2, 2, 0, 1>;
-  static constexpr int spatial_dims = 2, groups = 1, group_in_channels = 512, group_out_channels = 256, has_bias = 1,
-      has_program = 0;
-  static constexpr tconv::Rounding rounding = tconv::Rounding::ties_to_even;
-};
-struct conv_ups_0_up_any_size_tile {
-  struct Box { static constexpr int images = 1, depths = 1, rows = 6, columns = 19; };
-  static constexpr int channels = 64, phases = 4, position_tiles = 1, stacked = 0, chunk_steps = 4, input_stages = 2,
-      raw_stages = 0, weight_stages = 5, patch_columns = 1, channels_last = 0, resident = 0, prepared_inputs = 0;
-};
-namespace tconv {
-TCONV_CONSTANT Launch conv_ups_0_up_any_size_launch(const Sizes& sizes) { return
-    wgmma_launch<::conv_ups_0_up_any_size_layer, ::conv_ups_0_up_any_size_tile>(sizes); }
-}
 extern "C" __global__ void __launch_bounds__(384, 1)
-conv_ups_0_up_any_size(const conv_ups_0_up_any_size_layer::Element* x, const conv_ups_0_up_any_size_layer::Element*
-    weight, const conv_ups_0_up_any_size_layer::Element* bias, conv_ups_0_up_any_size_layer::Element* y, int y_channels,
-    int batch, int input_depth, int input_height, int input_width, int output_depth, int output_height, int
-    output_width) {
-  tconv::wgmma<conv_ups_0_up_any_size_layer, conv_ups_0_up_any_size_tile>(x, weight, bias, y, y_channels, batch,
-      input_depth, input_height, input_width, output_depth, output_height, output_width);
+conv_ups_0_up_any_size(const float* x, const float* weight, const float* bias, float* y, int y_channels, int batch,
+    int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {
+  wgmma<conv_ups_0_up_any_size_layer>(x, weight, bias, y, y_channels, batch, input_depth, input_height, input_width,
+      output_depth, output_height, output_width);
 }
-extern "C" __global__ void __launch_bounds__(tconv::preparing_threads)
-conv_ups_0_up_any_size_weights(const conv_ups_0_up_any_size_layer::Element* weight,
-    conv_ups_0_up_any_size_layer::Element* prepared) {
-  tconv::wgmma_weights<conv_ups_0_up_any_size_layer, conv_ups_0_up_any_size_tile>(weight, prepared);
+extern "C" __global__ void __launch_bounds__(preparing_threads)
+conv_ups_0_up_any_size_weights(const float* weight, float* prepared) {
+  wgmma_weights<conv_ups_0_up_any_size_layer>(weight, prepared);
 }
 
 // ==== conv_ups_1_up
-// 2-D 256→128 k2 s2 bias tf32
-struct conv_ups_1_up_layer {
-  using Element = float;
-  using Index = int;
-  using Depth = tconv::Axis<1, 1, 0, 1>;
-  using Height = tconv::Axis<2, 2, 0, 1>;
-  using Width = tconv::Axis<2, 2, 0, 1>;
-  static constexpr int spatial_dims = 2, groups = 1, group_in_channels = 256, group_out_channels = 128, has_bias = 1,
-      has_program = 0;
-  static constexpr tconv::Rounding rounding = tconv::Rounding::ties_to_even;
-};
-struct conv_ups_1_up_tile {
-  struct Box { static constexpr int images = 4, depths = 1, rows = 1, columns = 32; };
-  static constexpr int channels = 128, phases = 2, position_tiles = 1, stacked = 0, chunk_steps = 4, input_stages = 2,
-      raw_stages = 0, weight_stages = 5, patch_columns = 4, channels_last = 0, resident = 0, prepared_inputs = 0;
-};
-namespace tconv {
-TCONV_CONSTANT Launch conv_ups_1_up_launch(const Sizes& sizes) { return wgmma_launch<::conv_ups_1_up_layer,
-    ::conv_ups_1_up_tile>(sizes); }
-}
 extern "C" __global__ void __launch_bounds__(384, 1)
-conv_ups_1_up(const conv_ups_1_up_layer::Element* x, const conv_ups_1_up_layer::Element* weight, const
-    conv_ups_1_up_layer::Element* bias, conv_ups_1_up_layer::Element* y, int y_channels, int batch, int input_depth, int
-    input_height, int input_width, int output_depth, int output_height, int output_width) {
-  tconv::wgmma<conv_ups_1_up_layer, conv_ups_1_up_tile>(x, weight, bias, y, y_channels, batch, input_depth,
-      input_height, input_width, output_depth, output_height, output_width);
+conv_ups_1_up(const float* x, const float* weight, const float* bias, float* y, int y_channels, int batch,
+    int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {
+  wgmma<conv_ups_1_up_layer>(x, weight, bias, y, y_channels, batch, input_depth, input_height, input_width,
+      output_depth, output_height, output_width);
 }
-extern "C" __global__ void __launch_bounds__(tconv::preparing_threads)
-conv_ups_1_up_weights(const conv_ups_1_up_layer::Element* weight, conv_ups_1_up_layer::Element* prepared) {
-  tconv::wgmma_weights<conv_ups_1_up_layer, conv_ups_1_up_tile>(weight, prepared);
-}
+extern "C" __global__ void __launch_bounds__(preparing_threads)
+conv_ups_1_up_weights(const float* weight, float* prepared) { wgmma_weights<conv_ups_1_up_layer>(weight, prepared); }
 
 // ==== conv_ups_1_up_any_size
-// 2-D 256→128 k2 s2 bias tf32
-struct conv_ups_1_up_any_size_layer {
-  using Element = float;
-  using Index = int;
-  using Depth = tconv::Axis<1, 1, 0, 1>;
-  using Height = tconv::Axis<2, 2, 0, 1>;
-  using Width = tconv::Axis<2, 2, 0, 1>;
-  static constexpr int spatial_dims = 2, groups = 1, group_in_channels = 256, group_out_channels = 128, has_bias = 1,
-      has_program = 0;
-  static constexpr tconv::Rounding rounding = tconv::Rounding::ties_to_even;
-};
-struct conv_ups_1_up_any_size_tile {
-  struct Box { static constexpr int images = 1, depths = 1, rows = 3, columns = 39; };
-  static constexpr int channels = 48, phases = 4, position_tiles = 1, stacked = 0, chunk_steps = 4, input_stages = 3,
-      raw_stages = 0, weight_stages = 6, patch_columns = 1, channels_last = 0, resident = 0, prepared_inputs = 0;
-};
-namespace tconv {
-TCONV_CONSTANT Launch conv_ups_1_up_any_size_launch(const Sizes& sizes) { return
-    wgmma_launch<::conv_ups_1_up_any_size_layer, ::conv_ups_1_up_any_size_tile>(sizes); }
-}
 extern "C" __global__ void __launch_bounds__(384, 1)
-conv_ups_1_up_any_size(const conv_ups_1_up_any_size_layer::Element* x, const conv_ups_1_up_any_size_layer::Element*
-    weight, const conv_ups_1_up_any_size_layer::Element* bias, conv_ups_1_up_any_size_layer::Element* y, int y_channels,
-    int batch, int input_depth, int input_height, int input_width, int output_depth, int output_height, int
-    output_width) {
-  tconv::wgmma<conv_ups_1_up_any_size_layer, conv_ups_1_up_any_size_tile>(x, weight, bias, y, y_channels, batch,
-      input_depth, input_height, input_width, output_depth, output_height, output_width);
+conv_ups_1_up_any_size(const float* x, const float* weight, const float* bias, float* y, int y_channels, int batch,
+    int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {
+  wgmma<conv_ups_1_up_any_size_layer>(x, weight, bias, y, y_channels, batch, input_depth, input_height, input_width,
+      output_depth, output_height, output_width);
 }
-extern "C" __global__ void __launch_bounds__(tconv::preparing_threads)
-conv_ups_1_up_any_size_weights(const conv_ups_1_up_any_size_layer::Element* weight,
-    conv_ups_1_up_any_size_layer::Element* prepared) {
-  tconv::wgmma_weights<conv_ups_1_up_any_size_layer, conv_ups_1_up_any_size_tile>(weight, prepared);
+extern "C" __global__ void __launch_bounds__(preparing_threads)
+conv_ups_1_up_any_size_weights(const float* weight, float* prepared) {
+  wgmma_weights<conv_ups_1_up_any_size_layer>(weight, prepared);
 }
 
 // ==== conv_ups_2_up
-// 2-D 128→64 k2 s2 bias tf32
-struct conv_ups_2_up_layer {
-  using Element = float;
-  using Index = int;
-  using Depth = tconv::Axis<1, 1, 0, 1>;
-  using Height = tconv::Axis<2, 2, 0, 1>;
-  using Width = tconv::Axis<2, 2, 0, 1>;
-  static constexpr int spatial_dims = 2, groups = 1, group_in_channels = 128, group_out_channels = 64, has_bias = 1,
-      has_program = 0;
-  static constexpr tconv::Rounding rounding = tconv::Rounding::ties_to_even;
-};
-struct conv_ups_2_up_tile {
-  struct Box { static constexpr int images = 2, depths = 1, rows = 1, columns = 64; };
-  static constexpr int channels = 64, phases = 4, position_tiles = 1, stacked = 0, chunk_steps = 4, input_stages = 4,
-      raw_stages = 0, weight_stages = 4, patch_columns = 4, channels_last = 0, resident = 1, prepared_inputs = 0;
-};
-namespace tconv {
-TCONV_CONSTANT Launch conv_ups_2_up_launch(const Sizes& sizes) { return wgmma_launch<::conv_ups_2_up_layer,
-    ::conv_ups_2_up_tile>(sizes); }
-}
 extern "C" __global__ void __launch_bounds__(384, 1)
-conv_ups_2_up(const conv_ups_2_up_layer::Element* x, const conv_ups_2_up_layer::Element* weight, const
-    conv_ups_2_up_layer::Element* bias, conv_ups_2_up_layer::Element* y, int y_channels, int batch, int input_depth, int
-    input_height, int input_width, int output_depth, int output_height, int output_width) {
-  tconv::wgmma<conv_ups_2_up_layer, conv_ups_2_up_tile>(x, weight, bias, y, y_channels, batch, input_depth,
-      input_height, input_width, output_depth, output_height, output_width);
+conv_ups_2_up(const float* x, const float* weight, const float* bias, float* y, int y_channels, int batch,
+    int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {
+  wgmma<conv_ups_2_up_layer>(x, weight, bias, y, y_channels, batch, input_depth, input_height, input_width,
+      output_depth, output_height, output_width);
 }
-extern "C" __global__ void __launch_bounds__(tconv::preparing_threads)
-conv_ups_2_up_weights(const conv_ups_2_up_layer::Element* weight, conv_ups_2_up_layer::Element* prepared) {
-  tconv::wgmma_weights<conv_ups_2_up_layer, conv_ups_2_up_tile>(weight, prepared);
-}
+extern "C" __global__ void __launch_bounds__(preparing_threads)
+conv_ups_2_up_weights(const float* weight, float* prepared) { wgmma_weights<conv_ups_2_up_layer>(weight, prepared); }
 
 // ==== conv_ups_2_up_any_size
-// 2-D 128→64 k2 s2 bias tf32
-struct conv_ups_2_up_any_size_layer {
-  using Element = float;
-  using Index = int;
-  using Depth = tconv::Axis<1, 1, 0, 1>;
-  using Height = tconv::Axis<2, 2, 0, 1>;
-  using Width = tconv::Axis<2, 2, 0, 1>;
-  static constexpr int spatial_dims = 2, groups = 1, group_in_channels = 128, group_out_channels = 64, has_bias = 1,
-      has_program = 0;
-  static constexpr tconv::Rounding rounding = tconv::Rounding::ties_to_even;
-};
-struct conv_ups_2_up_any_size_tile {
-  struct Box { static constexpr int images = 1, depths = 1, rows = 1, columns = 79; };
-  static constexpr int channels = 64, phases = 4, position_tiles = 1, stacked = 0, chunk_steps = 4, input_stages = 4,
-      raw_stages = 0, weight_stages = 4, patch_columns = 1, channels_last = 0, resident = 1, prepared_inputs = 0;
-};
-namespace tconv {
-TCONV_CONSTANT Launch conv_ups_2_up_any_size_launch(const Sizes& sizes) { return
-    wgmma_launch<::conv_ups_2_up_any_size_layer, ::conv_ups_2_up_any_size_tile>(sizes); }
-}
 extern "C" __global__ void __launch_bounds__(384, 1)
-conv_ups_2_up_any_size(const conv_ups_2_up_any_size_layer::Element* x, const conv_ups_2_up_any_size_layer::Element*
-    weight, const conv_ups_2_up_any_size_layer::Element* bias, conv_ups_2_up_any_size_layer::Element* y, int y_channels,
-    int batch, int input_depth, int input_height, int input_width, int output_depth, int output_height, int
-    output_width) {
-  tconv::wgmma<conv_ups_2_up_any_size_layer, conv_ups_2_up_any_size_tile>(x, weight, bias, y, y_channels, batch,
-      input_depth, input_height, input_width, output_depth, output_height, output_width);
+conv_ups_2_up_any_size(const float* x, const float* weight, const float* bias, float* y, int y_channels, int batch,
+    int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {
+  wgmma<conv_ups_2_up_any_size_layer>(x, weight, bias, y, y_channels, batch, input_depth, input_height, input_width,
+      output_depth, output_height, output_width);
 }
-extern "C" __global__ void __launch_bounds__(tconv::preparing_threads)
-conv_ups_2_up_any_size_weights(const conv_ups_2_up_any_size_layer::Element* weight,
-    conv_ups_2_up_any_size_layer::Element* prepared) {
-  tconv::wgmma_weights<conv_ups_2_up_any_size_layer, conv_ups_2_up_any_size_tile>(weight, prepared);
+extern "C" __global__ void __launch_bounds__(preparing_threads)
+conv_ups_2_up_any_size_weights(const float* weight, float* prepared) {
+  wgmma_weights<conv_ups_2_up_any_size_layer>(weight, prepared);
 }
 
 // ==== conv_ups_3_up
-// 2-D 64→32 k2 s2 bias tf32
-struct conv_ups_3_up_layer {
-  using Element = float;
-  using Index = int;
-  using Depth = tconv::Axis<1, 1, 0, 1>;
-  using Height = tconv::Axis<2, 2, 0, 1>;
-  using Width = tconv::Axis<2, 2, 0, 1>;
-  static constexpr int spatial_dims = 2, groups = 1, group_in_channels = 64, group_out_channels = 32, has_bias = 1,
-      has_program = 0;
-  static constexpr tconv::Rounding rounding = tconv::Rounding::ties_to_even;
-};
-struct conv_ups_3_up_tile {
-  struct Box { static constexpr int images = 2, depths = 1, rows = 1, columns = 128; };
-  static constexpr int channels = 32, phases = 4, position_tiles = 2, stacked = 0, chunk_steps = 2, input_stages = 4,
-      raw_stages = 0, weight_stages = 4, patch_columns = 4, channels_last = 0, resident = 1, prepared_inputs = 0;
-};
-namespace tconv {
-TCONV_CONSTANT Launch conv_ups_3_up_launch(const Sizes& sizes) { return wgmma_launch<::conv_ups_3_up_layer,
-    ::conv_ups_3_up_tile>(sizes); }
-}
 extern "C" __global__ void __launch_bounds__(384, 1)
-conv_ups_3_up(const conv_ups_3_up_layer::Element* x, const conv_ups_3_up_layer::Element* weight, const
-    conv_ups_3_up_layer::Element* bias, conv_ups_3_up_layer::Element* y, int y_channels, int batch, int input_depth, int
-    input_height, int input_width, int output_depth, int output_height, int output_width) {
-  tconv::wgmma<conv_ups_3_up_layer, conv_ups_3_up_tile>(x, weight, bias, y, y_channels, batch, input_depth,
-      input_height, input_width, output_depth, output_height, output_width);
+conv_ups_3_up(const float* x, const float* weight, const float* bias, float* y, int y_channels, int batch,
+    int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {
+  wgmma<conv_ups_3_up_layer>(x, weight, bias, y, y_channels, batch, input_depth, input_height, input_width,
+      output_depth, output_height, output_width);
 }
-extern "C" __global__ void __launch_bounds__(tconv::preparing_threads)
-conv_ups_3_up_weights(const conv_ups_3_up_layer::Element* weight, conv_ups_3_up_layer::Element* prepared) {
-  tconv::wgmma_weights<conv_ups_3_up_layer, conv_ups_3_up_tile>(weight, prepared);
-}
+extern "C" __global__ void __launch_bounds__(preparing_threads)
+conv_ups_3_up_weights(const float* weight, float* prepared) { wgmma_weights<conv_ups_3_up_layer>(weight, prepared); }
 
 // ==== conv_ups_3_up_any_size
-// 2-D 64→32 k2 s2 bias tf32
-struct conv_ups_3_up_any_size_layer {
-  using Element = float;
-  using Index = int;
-  using Depth = tconv::Axis<1, 1, 0, 1>;
-  using Height = tconv::Axis<2, 2, 0, 1>;
-  using Width = tconv::Axis<2, 2, 0, 1>;
-  static constexpr int spatial_dims = 2, groups = 1, group_in_channels = 64, group_out_channels = 32, has_bias = 1,
-      has_program = 0;
-  static constexpr tconv::Rounding rounding = tconv::Rounding::ties_to_even;
-};
-struct conv_ups_3_up_any_size_tile {
-  struct Box { static constexpr int images = 1, depths = 1, rows = 1, columns = 160; };
-  static constexpr int channels = 32, phases = 4, position_tiles = 2, stacked = 0, chunk_steps = 4, input_stages = 4,
-      raw_stages = 0, weight_stages = 2, patch_columns = 1, channels_last = 0, resident = 1, prepared_inputs = 0;
-};
-namespace tconv {
-TCONV_CONSTANT Launch conv_ups_3_up_any_size_launch(const Sizes& sizes) { return
-    wgmma_launch<::conv_ups_3_up_any_size_layer, ::conv_ups_3_up_any_size_tile>(sizes); }
-}
 extern "C" __global__ void __launch_bounds__(384, 1)
-conv_ups_3_up_any_size(const conv_ups_3_up_any_size_layer::Element* x, const conv_ups_3_up_any_size_layer::Element*
-    weight, const conv_ups_3_up_any_size_layer::Element* bias, conv_ups_3_up_any_size_layer::Element* y, int y_channels,
-    int batch, int input_depth, int input_height, int input_width, int output_depth, int output_height, int
-    output_width) {
-  tconv::wgmma<conv_ups_3_up_any_size_layer, conv_ups_3_up_any_size_tile>(x, weight, bias, y, y_channels, batch,
-      input_depth, input_height, input_width, output_depth, output_height, output_width);
+conv_ups_3_up_any_size(const float* x, const float* weight, const float* bias, float* y, int y_channels, int batch,
+    int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {
+  wgmma<conv_ups_3_up_any_size_layer>(x, weight, bias, y, y_channels, batch, input_depth, input_height, input_width,
+      output_depth, output_height, output_width);
 }
-extern "C" __global__ void __launch_bounds__(tconv::preparing_threads)
-conv_ups_3_up_any_size_weights(const conv_ups_3_up_any_size_layer::Element* weight,
-    conv_ups_3_up_any_size_layer::Element* prepared) {
-  tconv::wgmma_weights<conv_ups_3_up_any_size_layer, conv_ups_3_up_any_size_tile>(weight, prepared);
+extern "C" __global__ void __launch_bounds__(preparing_threads)
+conv_ups_3_up_any_size_weights(const float* weight, float* prepared) {
+  wgmma_weights<conv_ups_3_up_any_size_layer>(weight, prepared);
 }
 
 // ==== launching, on the host; left out where only device code is compiled
@@ -2513,8 +1974,8 @@ conv_ups_3_up_any_size_weights(const conv_ups_3_up_any_size_layer::Element* weig
 #include <cuda_runtime.h>
 #include <vector>
 
-// Enqueues a kernel, and returns a cudaError_t.
-// One that `overlaps` begins while the kernel before it runs, and waits for it itself.
+// Enqueues a kernel, and returns a cudaError_t. One that `overlaps` begins while the kernel before it runs, and waits
+// for it itself.
 static int enqueue(const void* kernel, void** arguments, int64_t grid, int block, int shared_bytes, int64_t stream,
                    bool overlaps) {
   if (grid >= int64_t(1) << 31) return cudaErrorInvalidConfiguration;

@@ -290,7 +290,7 @@ def _define(space):
     return defined
 
 # What torch.compile and dispatch modes see, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_e9c11f1e59921cf5")
+_OPERATOR = _define("tconv_8228a88eed932066")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them
@@ -536,8 +536,65 @@ def get_init_inputs():
 _CUDA = {
     "mma": r"""
 namespace tconv {
-// The words that compilers say differently. The same text compiles by NVRTC, by nvcc, whose older builds want C++14,
-// and by g++ for the emulator. No CUDA header is included, and what has inline PTX the emulator has in its own words.
+// mma: transposed convolution as a product of matrices on tensor cores, from sm_80 on.
+//
+// Computes what `direct` computes. x and y are contiguous, or channels_last, and begin at multiples of 16 bytes;
+// `mma_weights` must have prepared the weights, which were contiguous and began there, too.
+//
+// The matrices. A position q owns stride_d * stride_h * stride_w neighbouring outputs, its phases, and each tap of each
+// phase reads the input at q - shift. So for all phases together
+//
+//     rows (phase, output channel)  x  depth (shift, input channel)   weights, 0 where a phase has no tap at a shift
+//   * depth                         x  columns (position)             inputs, moved by the shift
+//   = rows                          x  columns                        outputs, position by position
+//
+// Where the kernel is a multiple of the stride every phase has a tap at every shift. Elsewhere a tile of 16 rows of one
+// phase leaves out the shifts at which the phase has no tap.
+//
+//     Warps: wide = 2, high = 2                       a block owns a box of positions: images x depths x rows x
+//                  positions                          columns of them (`Box`), numbered one after the other;
+//              ............ ............              numbers beyond the box repeat the first position and are not
+//        rows  : warp 0   : : warp 2   :              stored. A warp owns row_tiles tiles of 16 rows by position_tiles
+//              :..........: :..........:              tiles of 8 positions. Neighbouring row tiles are the phases of
+//              : warp 1   : : warp 3   :              the same channels, the column phase running fastest: a warp
+//              :..........: :..........:              mostly has whole rows of outputs.
+//
+// Shared memory, in this order; stages go round, the one read while another is written:
+//
+//   | stages of inputs: the box with the halo     | stages of weights: as the lanes want them, | what tells when
+//   | around it, a chunk of channels; 0 outside   | a fragment is one load of 16 bytes         | weights have landed
+//
+// Moving by a shift is adding a constant to a place. At the end warps bring their outputs into the order of memory, in
+// place of the stages or behind them.
+//
+//     step n:    wait; barrier; ask for the weights of step n+1;  multiply  ;  the next chunk's inputs, if this
+//                               and, of a new chunk, for the                   is the chunk's last step
+//                               next chunk's inputs
+//
+// A step is one chunk of channels and one group of shifts. The wait is for its weights and, of a new chunk, its inputs;
+// behind the barrier those of all threads are there, and nobody reads the stages of the step before any more.
+//
+// The kernel may begin while its weights are prepared, and waits for them itself. Whatever it reads before that was
+// there when the preparing kernel began, and it writes nothing.
+//
+// Not-a-number: an input outside the map counts as 0, and so does a weight that a phase does not have: an infinite or
+// NaN input reaches all outputs of the positions that read it, an infinite or NaN weight also those at the border.
+//
+// Sizes: the channels of a box's inputs and 32 planes of outputs must stay below 2^31 unless wide_index, as channels
+// that a lane stores are up to so many apart; the rest is 64-bit.
+
+// Of the tile: what a block, a warp and a thread have.
+constexpr int kChannels = 16;
+// One instruction multiplies 16 rows by 8 positions over 32 bytes of channels. Exact fp32 takes two operands for each
+// number, its rounding to TF32 and what that leaves, and three products.
+constexpr int kItemBytes = 4;
+constexpr int kVectorItems = 16 / kItemBytes;
+constexpr int kStepChannels = 32 / kItemBytes;
+// Of the 16 bytes of a fragment that a lane has, what belongs to one row: a word, or a double's two; and its items.
+constexpr int kUnitBytes = 4;
+constexpr int kUnits = 16 / kUnitBytes;
+constexpr int kFragmentBytes = 512;  // 16 rows by 32 bytes of channels, as 32 lanes hold them
+constexpr int kStagedBytes = 4;
 
 #define TCONV_UNROLL _Pragma("unroll")
 #define TCONV_CONSTANT __host__ __device__ constexpr
@@ -548,8 +605,6 @@ namespace tconv {
   extern __shared__ __align__(1024) unsigned char tconv_shared[]; \
   unsigned char* name = tconv_shared
 #endif
-
-// Arithmetic of the constants of a kernel.
 
 TCONV_CONSTANT int greatest_common_divisor(int a, int b) { return b == 0 ? a : greatest_common_divisor(b, a % b); }
 template <class Number> TCONV_CONSTANT Number ceil_div(Number a, Number b) { return (a + b - 1) / b; }
@@ -565,8 +620,6 @@ TCONV_DEVICE bool in_range(int index, int count) { return static_cast<unsigned>(
 // One of two types, by a constant: std::conditional, whose header NVRTC does not bring.
 template <bool first, class First, class Second> struct Choice { using type = First; };
 template <class First, class Second> struct Choice<false, First, Second> { using type = Second; };
-
-// The algebra of an axis: which taps of a transposed convolution meet which outputs, and the inputs that they read.
 
 // The number whose product with `value` is 1 modulo `modulus`, by Euclid's algorithm; the two must be coprime.
 TCONV_CONSTANT int modular_inverse(int value, int modulus) {
@@ -604,8 +657,6 @@ template <int Kernel, int Stride, int Padding, int Dilation> struct Axis {
   }
 
   static TCONV_CONSTANT int taps(int phase) { return ceil_div(kernel - first_tap(phase), tap_period); }
-
-  static TCONV_CONSTANT int positions(int output_size) { return (output_size - 1) / stride + 1; }
 };
 
 // The inputs that the taps of one axis read: position q reads q - shift, for `count` shifts from `lowest` on.
@@ -613,14 +664,6 @@ template <class Axis> struct Shifts {
   static constexpr int lowest = Axis::shift_of(0), highest = Axis::shift_of(Axis::kernel - 1);
   static constexpr int step = Axis::stride == 1 ? Axis::dilation : 1, count = (highest - lowest) / step + 1;
   static constexpr int halo = highest - lowest;
-
-  // The tap through which a phase reads the input at the given shift, by the shift's number; -1 if there is none.
-  static TCONV_CONSTANT int tap(int phase, int number) {
-    const long long distance =
-        static_cast<long long>(phase) + Axis::padding + static_cast<long long>(lowest + number * step) * Axis::stride;
-    return distance < 0 || distance % Axis::dilation != 0 || distance / Axis::dilation >= Axis::kernel ? -1
-        : static_cast<int>(distance / Axis::dilation);
-  }
 
   // How far the input at a shift, by its number, lies behind that at the highest one.
   static TCONV_CONSTANT int behind(int number) { return halo - number * step; }
@@ -637,94 +680,15 @@ template <class Axis> struct Shifts {
   }
 };
 
-// Element types, conversions and rounding. 16-bit floats are their bits.
-
-struct Half { unsigned short bits; };
-
-struct BFloat16 { unsigned short bits; };
-
-// The type products are summed in.
-template <class Element> struct AccumulatorOf { using type = float; };
-template <> struct AccumulatorOf<double> { using type = double; };
-
-TCONV_DEVICE unsigned float_bits(float value) { return __float_as_uint(value); }
-TCONV_DEVICE float bits_float(unsigned bits) { return __uint_as_float(bits); }
-
-TCONV_DEVICE double words_double(unsigned low, unsigned high) {
-  return __hiloint2double(static_cast<int>(high), static_cast<int>(low));
-}
-
-// binary16 to binary32, exact: PTX cvt.f32.f16; and back, to nearest, ties to even: PTX cvt.rn.f16.f32.
-#if !defined(TCONV_EMULATOR)
-TCONV_DEVICE float half_to_float(unsigned short bits) {
-  float result;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(result) : "h"(bits));
-  return result;
-}
-TCONV_DEVICE unsigned short float_to_half(float value) {
-  unsigned short bits;
-  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
-  return bits;
-}
-#endif
-
-TCONV_DEVICE float bfloat16_to_float(BFloat16 value) { return bits_float(static_cast<unsigned>(value.bits) << 16); }
-
-// binary32 to bfloat16, to nearest, ties to even. In integers, as sm_75 has no instruction for it.
-TCONV_DEVICE BFloat16 float_to_bfloat16(float value) {
-  const unsigned bits = float_bits(value);
-  const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
-  BFloat16 result;
-  result.bits = static_cast<unsigned short>(nan ? 0x7fffu : (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
-  return result;
-}
-
-// How operands are rounded to TF32's 10-bit significand, if at all: to nearest, and where two are as near, to the even
-// one or to the one further from zero.
-enum class Rounding { none, ties_to_even, ties_away };
-
 // A factor of a product, rounded to TF32 where the precision says so. Equals PTX cvt.rn.tf32.f32 (sm_90 on) and
 // cvt.rna.tf32.f32 (sm_80 on), in integers for every GPU: on CUDA cores that is the faster way. Infinities and NaN stay
 // as they are.
-template <Rounding rounding> TCONV_DEVICE float operand(float value) {
-  const unsigned bits = float_bits(value);
-  if (rounding == Rounding::none || (bits & 0x7f800000u) == 0x7f800000u) return value;
-  const unsigned half_unit = rounding == Rounding::ties_away ? 0x1000u : 0xfffu + (bits >> 13 & 1u);
-  return bits_float((bits + half_unit) & 0xffffe000u);
+TCONV_DEVICE float operand(float value) {
+  const unsigned bits = __float_as_uint(value);
+  if ((bits & 0x7f800000u) == 0x7f800000u) return value;
+  const unsigned half_unit = 0xfffu + (bits >> 13 & 1u);
+  return __uint_as_float((bits + half_unit) & 0xffffe000u);
 }
-template <Rounding rounding> TCONV_DEVICE double operand(double value) {
-  static_assert(rounding == Rounding::none, "TF32 operands are float");
-  return value;
-}
-
-TCONV_DEVICE float to_accumulator(float value) { return value; }
-TCONV_DEVICE double to_accumulator(double value) { return value; }
-TCONV_DEVICE float to_accumulator(Half value) { return half_to_float(value.bits); }
-TCONV_DEVICE float to_accumulator(BFloat16 value) { return bfloat16_to_float(value); }
-
-template <class Element>
-TCONV_DEVICE Element from_accumulator(typename AccumulatorOf<Element>::type value) { return value; }
-template <> TCONV_DEVICE Half from_accumulator<Half>(float value) { return Half{float_to_half(value)}; }
-template <> TCONV_DEVICE BFloat16 from_accumulator<BFloat16>(float value) { return float_to_bfloat16(value); }
-
-// Two numbers at once: from sm_80 on one instruction for two of 16 bits, PTX cvt.rn.f16x2.f32 and cvt.rn.bf16x2.f32.
-template <class Stored> TCONV_DEVICE void from_accumulators(typename AccumulatorOf<Stored>::type first,
-                                    typename AccumulatorOf<Stored>::type second, Stored (&two)[2]) {
-  two[0] = from_accumulator<Stored>(first), two[1] = from_accumulator<Stored>(second);
-}
-#if __CUDA_ARCH__ >= 800
-#define TCONV_FROM_ACCUMULATORS(element, type)                                                              \
-  TCONV_DEVICE void from_accumulators(float first, float second, element(&two)[2]) {                        \
-    unsigned word;                                                                                          \
-    asm("cvt.rn." #type "x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));                       \
-    two[0].bits = static_cast<unsigned short>(word), two[1].bits = static_cast<unsigned short>(word >> 16); \
-  }
-TCONV_FROM_ACCUMULATORS(Half, f16)
-TCONV_FROM_ACCUMULATORS(BFloat16, bf16)
-#undef TCONV_FROM_ACCUMULATORS
-#endif
-
-// Tensor cores, sm_80 and newer: fragments and products.
 
 // Four 8x8 matrices of 16-bit items, or 8x4 of 32 bits: lane l names row l % 8 of matrix l / 8, 16 aligned bytes of
 // shared memory, and gets word l % 4 of row l / 4 of each. PTX ldmatrix.sync.aligned.m8n8.x4.shared.b16.
@@ -745,77 +709,30 @@ TCONV_DEVICE void load_turned_matrices(const void* row, unsigned (&words)[4]) {
 #endif
 
 // `operand`, by one instruction where there is one.
-template <Rounding rounding> TCONV_DEVICE float matrix_operand(float value) {
-#if __CUDA_ARCH__ >= 800
-  unsigned rounded;
-  if (rounding == Rounding::ties_away) {
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(value));
-    return bits_float(rounded);
-  }
+TCONV_DEVICE float matrix_operand(float value) {
 #if __CUDA_ARCH__ >= 900
-  if (rounding == Rounding::ties_to_even) {
+  {
+    unsigned rounded;
     asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(value));
-    return bits_float(rounded);
+    return __uint_as_float(rounded);
   }
 #endif
-#endif
-  return operand<rounding>(value);
+  return operand(value);
 }
 
 // sums += A * B on tensor cores, for 16 rows of A, 8 columns of B and 32 bytes of each along the products' axis; the
 // fragments are those of PTX mma.sync.aligned.m16n8k8 (TF32, the low 13 bits are ignored), m16n8k16, and m16n8k4
 // (double, its low word first), before sm_90 twice m8n8k4.
 #if !defined(TCONV_EMULATOR)
-#define TCONV_MULTIPLY(name, shape, type)                                                    \
-  TCONV_DEVICE void name(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) { \
-    asm("mma.sync.aligned." #shape ".row.col.f32." #type "." #type                           \
-        ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"               \
-        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])                         \
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));                 \
-  }
-TCONV_MULTIPLY(multiply_tf32, m16n8k8, tf32)
-TCONV_MULTIPLY(multiply_f16, m16n8k16, f16)
-TCONV_MULTIPLY(multiply_bf16, m16n8k16, bf16)
-#undef TCONV_MULTIPLY
-#endif
-
-// The product of an element type.
-template <class Factor> struct MatrixProduct;
-#define TCONV_MATRIX_PRODUCT(element, sum, multiply)                                               \
-  template <>                                                                                      \
-  struct MatrixProduct<element> {                                                                  \
-    TCONV_DEVICE static void add(sum (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) { \
-      multiply(sums, a, b);                                                                        \
-    }                                                                                              \
-  };
-TCONV_MATRIX_PRODUCT(float, float, multiply_tf32)
-#undef TCONV_MATRIX_PRODUCT
-
-// A factor as the tensor core shall see it. Plane 0 is the number, rounded where the precision says so or where exact
-// products need it; plane 1 is what plane 0 leaves, nothing where that is not finite.
-template <class Layer> TCONV_DEVICE float matrix_factor(float value, int plane) {
-  if (Layer::rounding != Rounding::none) return matrix_operand<Layer::rounding>(value);
-  const float high = matrix_operand<Rounding::ties_away>(value);
-  if (plane == 0) return high;
-  return (float_bits(high) & 0x7f800000u) == 0x7f800000u ? 0.0f : matrix_operand<Rounding::ties_away>(value - high);
-}
-template <class Layer, class Factor> TCONV_DEVICE Factor matrix_factor(Factor value, int) { return value; }
-
-// Memory: loads, and vectors of several elements.
-
-// Loads of what no thread of the grid writes.
-TCONV_DEVICE float load_constant(const float* address) { return __ldg(address); }
-TCONV_DEVICE double load_constant(const double* address) { return __ldg(address); }
-TCONV_DEVICE Half load_constant(const Half* address) {
-  return Half{__ldg(reinterpret_cast<const unsigned short*>(address))};
-}
-TCONV_DEVICE BFloat16 load_constant(const BFloat16* address) {
-  return BFloat16{__ldg(reinterpret_cast<const unsigned short*>(address))};
+TCONV_DEVICE void multiply_tf32(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
 // The same value, of which the compiler knows nothing. It then keeps a common part of several addresses in a register
 // instead of computing each address anew.
-#if !defined(TCONV_EMULATOR)
 TCONV_DEVICE long long kept(long long value) {
   asm("" : "+l"(value));
   return value;
@@ -837,13 +754,7 @@ template <class T, int N> struct alignas(sizeof(T) * N) TCONV_MAY_ALIAS Vector {
 #if !defined(TCONV_EMULATOR)
 template <int Bytes>
 TCONV_DEVICE void load_present(const void* address, bool present, unsigned (&words)[(Bytes + 3) / 4]);
-template <> TCONV_DEVICE void load_present<2>(const void* address, bool present, unsigned (&words)[1]) {
-  asm volatile(
-      "{ .reg .pred there; .reg .b16 half; setp.ne.b32 there, %2, 0; mov.b16 half, 0;"
-      " @there ld.global.nc.b16 half, [%1]; cvt.u32.u16 %0, half; }"
-      : "=r"(words[0])
-      : "l"(address), "r"(static_cast<int>(present)));
-}
+
 template <> TCONV_DEVICE void load_present<4>(const void* address, bool present, unsigned (&words)[1]) {
   asm volatile("{ .reg .pred there; setp.ne.b32 there, %2, 0; mov.b32 %0, 0; @there ld.global.nc.b32 %0, [%1]; }"
       : "=r"(words[0]) : "l"(address), "r"(static_cast<int>(present)));
@@ -863,8 +774,6 @@ template <> TCONV_DEVICE void load_present<16>(const void* address, bool present
       : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
       : "l"(address), "r"(static_cast<int>(present)));
 }
-
-// What goes on while threads do: copies to shared memory, and the kernel before or behind this one.
 
 // A block's copy of pieces of some bytes, a multiple of 16, from global to shared memory, in which they lie as in
 // global memory, while its threads go on; one copy at a time. All threads call everything alike. They must have passed
@@ -946,23 +855,6 @@ template <int Bytes, int OfGroup, int Groups> struct ThreadCopies {
 };
 #endif
 
-// A kernel that was launched to overlap with the one before it may not touch what that one writes before this returns:
-// then all of it has ended. PTX griddepcontrol.wait and griddepcontrol.launch_dependents; older GPUs never overlap.
-TCONV_DEVICE void wait_for_kernel_before() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
-// From here on in all its blocks, the kernel behind this one may begin, if it was launched to overlap.
-TCONV_DEVICE void let_kernel_behind_begin() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-
-// How a kernel is launched: what its template says to the host.
-
 // Of a problem, and how many multiprocessors the GPU has. Axes are depth, height and width.
 struct Sizes { int multiprocessors, batch, input[3], output[3]; };
 
@@ -986,130 +878,73 @@ TCONV_CONSTANT long long plane_of(const int (&sizes)[3]) {
 }
 TCONV_CONSTANT long long larger(long long a, long long b) { return a < b ? b : a; }
 
-// Boxes of positions: which there are, where their positions lie, and where the inputs around them. A box has images,
-// slabs, rows and columns; Box::columns and so on say how many.
-
 // An image and a position in it: of a box's first corner, or in a box.
 struct BoxPosition { int image, depth, row, column; };
 
 // A position of a box of which a slab has so many rows, by its number: columns first, images last.
-template <class Box> TCONV_DEVICE BoxPosition position_in_box(int number, int box_rows) {
-  const int column = number % Box::columns, rows = number / Box::columns;
-  const int row = rows % box_rows, slabs = rows / box_rows;
-  return {slabs / Box::depths, slabs % Box::depths, row, column};
+template <class Kernel> TCONV_DEVICE BoxPosition position_in_box(int number) {
+  const int column = number % Kernel::box_columns, rows = number / Kernel::box_columns;
+  return {rows, 0, 0, column};
 }
 
 // The boxes over maps of so many positions, by number: columns first, images last.
-template <class Box> struct Boxes {
+template <class Kernel> struct Boxes {
   int columns, rows, depths;
 
   TCONV_DEVICE Boxes(int depth_positions, int row_positions, int column_positions)
-      : columns(ceil_div(column_positions, Box::columns)), rows(ceil_div(row_positions, Box::rows)),
-      depths(ceil_div(depth_positions, Box::depths)) {}
+      : columns(ceil_div(column_positions, Kernel::box_columns)), rows(row_positions), depths(depth_positions) {}
 
-  TCONV_DEVICE int count(int batch) const { return columns * rows * depths * ceil_div(batch, Box::images); }
+  TCONV_DEVICE int count(int batch) const { return columns * rows * depths * batch; }
   TCONV_DEVICE BoxPosition box(int number) const {
     const int row = number / columns, depth = row / rows;
-    return {depth / depths * Box::images, depth % depths * Box::depths, row % rows * Box::rows,
-            number % columns * Box::columns};
+    return {depth / depths, depth % depths, row % rows, number % columns * Kernel::box_columns};
   }
 };
 
 // The first input that a box reads, where its block has all shifts.
-template <class Shape> TCONV_DEVICE BoxPosition halo_of(const BoxPosition& box) {
-  return {box.image, box.depth - Shape::DepthShifts::highest, box.row - Shape::HeightShifts::highest,
-          box.column - Shape::WidthShifts::highest};
-}
+TCONV_DEVICE BoxPosition halo_of(const BoxPosition& box) { return {box.image, box.depth, box.row, box.column - 1}; }
 
 // The input of a block's group, and of it the halo: what a box reads and the places between. `Shape` has its sizes.
-template <class Layer, class Shape> struct InputMap {
-  using Element = typename Layer::Element;
-  using Index = typename Layer::Index;
-  static constexpr int channels = Layer::groups * Layer::group_in_channels;
+template <class Kernel> struct InputMap {
+  static constexpr int channels = Kernel::group_in_channels;
   int batch, depths, rows, columns;
-  Index plane;
+  int plane;
 
   TCONV_DEVICE InputMap(int batch, int depths, int rows, int columns) : batch(batch), depths(depths), rows(rows),
-      columns(columns), plane(static_cast<Index>(depths) * rows * columns) {}
+      columns(columns), plane(depths * rows * columns) {}
 
   struct Place {
     int image;
-    Index position;   // in one channel of it
-    bool row_inside;  // the input, if not the column
+    int position;   // in one channel of it
     bool inside;
   };
   // A column of one of the halo's rows, counted from the halo's first one.
   TCONV_DEVICE Place place(const BoxPosition& halo, int halo_row, int halo_column) const {
-    const int slab = halo_row / Shape::halo_rows, image = slab / Shape::halo_depths;
-    const int column = halo.column + halo_column, row = halo.row + halo_row % Shape::halo_rows;
-    const int depth = halo.depth + slab % Shape::halo_depths;
-    const bool row_inside = halo.image + image < batch && in_range(depth, depths) && in_range(row, rows);
-    return {image, (static_cast<Index>(depth) * rows + row) * columns + column, row_inside,
-            row_inside && in_range(column, columns)};
+    const int column = halo.column + halo_column, row = halo.row, depth = halo.depth;
+    const bool row_inside = halo.image + halo_row < batch && in_range(depth, depths) && in_range(row, rows);
+    return {halo_row, (depth * rows + row) * columns + column, row_inside && in_range(column, columns)};
   }
 };
 
 // How a kernel is launched whose blocks own boxes of positions, each with every set of weights. Blocks that `walk` from
 // box to box share them evenly: `at_once` at most, in multiples of `together`. Of others each has one box. An offset
 // within a block spans so many channels of the input, and of the output.
-template <class Shape, class Tile>
+template <class Kernel>
 TCONV_CONSTANT Launch boxes_launch(const Sizes& sizes, const int (&positions)[3], bool walk, int at_once, int together,
-                                   int input_reach, int output_reach) {
-  using Box = typename Tile::Box;
-  const long long works = static_cast<long long>(Shape::weight_sets) * ceil_div(sizes.batch, Box::images) *
-      ceil_div(positions[0], Box::depths) * ceil_div(positions[1], Box::rows) * ceil_div(positions[2], Box::columns);
+                                   int input_reach) {
+  const long long works = static_cast<long long>(Kernel::weight_sets) * sizes.batch * positions[0] * positions[1] *
+      ceil_div(positions[2], Kernel::box_columns);
   const long long most = larger(1, at_once / together) * together;
   const long long turns = (walk ? ceil_div(works, most) : 1) * together;
   Launch launch = {};
   launch.blocks = ceil_div(works, turns) * together;
   launch.counted = works + launch.blocks;  // blocks count beyond the last work, by less than a grid
-  launch.threads = Shape::threads, launch.shared_bytes = Shape::shared_bytes;
-  launch.wide_index = larger(plane_of(sizes.input) * input_reach, plane_of(sizes.output) * output_reach) >= index_limit;
-  launch.weight_blocks = ceil_div(Shape::preparing_items, static_cast<long long>(preparing_threads));
-  launch.weight_bytes = Shape::weight_bytes;
+  launch.threads = Kernel::threads, launch.shared_bytes = Kernel::shared_bytes;
+  launch.wide_index = larger(plane_of(sizes.input) * input_reach, plane_of(sizes.output) * 32) >= index_limit;
+  launch.weight_blocks = ceil_div(Kernel::preparing_items, static_cast<long long>(preparing_threads));
+  launch.weight_bytes = Kernel::weight_bytes;
   return launch;
 }
-
-// What becomes of the sums of a layer before they are stored: its bias, and its program, the arithmetic that stands
-// behind it.
-
-// The program of a layer that has none; others are generated (tconv/pointwise/functor.py). `to` is where outputs are
-// stored, and what is not present is not read.
-struct Identity {
-  // What is read once for an output channel, and what for N outputs that are stored together.
-  struct Channel {};
-  template <int N> struct Values {};
-  TCONV_DEVICE Channel of(int) const { return {}; }
-  // Output i of those N from y, its sum with the bias.
-  template <class Sum, int N> TCONV_DEVICE Sum apply(Sum y, const Channel&, const Values<N>&, int) const { return y; }
-};
-
-template <class Layer, class Program> struct Epilogue {
-  using Sum = typename AccumulatorOf<typename Layer::Element>::type;
-  // What a channel needs, loaded.
-  struct Channel : Program::Channel {
-    Sum bias;
-    TCONV_DEVICE Sum y(Sum sum) const { return Layer::has_bias ? sum + bias : sum; }
-  };
-  const typename Layer::Element* bias;  // of the block's group
-  const Program& program;
-  int first_channel;  // of the block's group
-
-  // Of a channel of the group.
-  TCONV_DEVICE Channel of(int channel) const {
-    Channel of;  // C++14 initialises no bases by a list
-    static_cast<typename Program::Channel&>(of) = program.of(first_channel + channel);
-    of.bias = Layer::has_bias ? to_accumulator(load_constant(bias + channel)) : 0;
-    return of;
-  }
-  // An output of its y.
-  template <class Values>
-  TCONV_DEVICE typename Layer::Element output(Sum y, const Channel& channel, const Values& values, int i = 0) const {
-    return from_accumulator<typename Layer::Element>(program.apply(y, channel, values, i));
-  }
-};
-
-// What families know alike of a layer: where its weights lie, by numbers that are taken apart.
 
 // Takes a number below `Count` apart, the fastest digit first: nearly always in 32 bits, which are divided much faster
 // than 64.
@@ -1126,273 +961,77 @@ template <long long Count> struct Digits {
   }
 };
 
-// Where an element of the weights lies: tap `tap` of the filter from an input channel of its group to an output
-// channel.
-template <class Layer>
-TCONV_DEVICE const typename Layer::Element* weight_at(const typename Layer::Element* weight, int group, int in_channel,
-                                                      int out_channel, int tap) {
-  const long long filter =
-      (static_cast<long long>(group) * Layer::group_in_channels + in_channel) * Layer::group_out_channels + out_channel;
-  return weight + filter * (Layer::Depth::kernel * Layer::Height::kernel * Layer::Width::kernel) + tap;
+template <class Kernel>
+TCONV_CONSTANT int axis_positions(int output_size) { return (output_size - 1) / Kernel::stride + 1; }
+
+// The tap through which a phase reads the input at the given shift, by the shift's number; -1 if there is none.
+TCONV_CONSTANT int height_shifts_tap(int phase, int number) {
+  const long long distance = static_cast<long long>(phase) + static_cast<long long>(number);
+  return distance < 0 || distance >= 1 ? -1 : static_cast<int>(distance);
 }
 
-// Bytes from a row to the next of the outputs that a warp stores in one turn. Lanes that write two neighbouring
-// positions of neighbouring rows then find different banks.
-TCONV_CONSTANT int mma_turn_pitch(int position_tiles, int item_bytes, bool channels_last) {
-  const int least = 8 * position_tiles * item_bytes, wanted = channels_last ? 16 : 8 * item_bytes;
-  return least + (wanted - least % 128 + 128) % 128;
+// The tap through which a phase reads the input at the given shift, by the shift's number; -1 if there is none.
+template <class Kernel> TCONV_CONSTANT int shifts_tap(int phase, int number) {
+  const long long distance =
+      static_cast<long long>(phase) + Kernel::padding + static_cast<long long>(Kernel::shifts_lowest + number) *
+          Kernel::stride;
+  return distance < 0 || distance >= Kernel::kernel ? -1 : static_cast<int>(distance);
 }
 
-// What a turn may take of shared memory, if the stages took less.
-constexpr int mma_turn_least_bytes = 32 * 1024;
-
-// The position tiles of a turn: as many as fit.
-TCONV_CONSTANT int mma_turn_position_tiles(int all, int rows, int item_bytes, bool channels_last, int most_bytes) {
-  int tiles = all;
-  while (tiles > 1 && (all % tiles != 0 || rows * mma_turn_pitch(tiles, item_bytes, channels_last) > most_bytes))
-    --tiles;
-  return tiles;
+// Whether any phase of a tile of rows has a tap at this shift. Tiles of several phases are not looked into.
+template <class Kernel> TCONV_CONSTANT bool mma_has_taps(int shift, int phase_tile) {
+  return Kernel::every_phase_has_every_shift ||
+         (height_shifts_tap(phase_tile / Kernel::stride,
+                           shift / Kernel::shifts_count) >= 0 &&
+          shifts_tap<Kernel>(phase_tile % Kernel::stride, shift % Kernel::shifts_count) >= 0);
 }
 
-// Of all threads, those that share the patches of some channels: so that a thread has the fewest.
-TCONV_CONSTANT int mma_patch_lanes(int threads, int patches, int channels) {
-  int best = threads;
-  for (int lanes = threads; lanes >= 8 && threads % lanes == 0; lanes /= 2)
-    if (ceil_div(patches, lanes) * ceil_div(channels, threads / lanes) <
-        ceil_div(patches, best) * ceil_div(channels, threads / best))
-      best = lanes;
-  return best;
+// Behind the stage that begins at so many bytes; the first one behind the last.
+template <class Kernel> TCONV_CONSTANT int mma_next_weight_stage(int stage) {
+  return stage == (Kernel::weight_stages - 1) * Kernel::weight_stage_bytes ? 0 : stage + Kernel::weight_stage_bytes;
 }
 
-template <class Layer, class Tile> struct MmaShape {
-  using Element = typename Layer::Element;
-  using Sum = typename AccumulatorOf<Element>::type;
-  using Staged = Element;  // of outputs: a program takes sums
-  // Position q owns the outputs from q * stride - origin on: less padding, with everything moved to the right.
-  using Depth = Axis<Layer::Depth::kernel, Layer::Depth::stride, Layer::Depth::padding - Tile::Box::depth_origin,
-                     Layer::Depth::dilation>;
-  using Height = Axis<Layer::Height::kernel, Layer::Height::stride, Layer::Height::padding - Tile::Box::row_origin,
-                      Layer::Height::dilation>;
-  using Width = Axis<Layer::Width::kernel, Layer::Width::stride, Layer::Width::padding - Tile::Box::origin,
-                     Layer::Width::dilation>;
-  using DepthShifts = Shifts<Depth>;
-  using HeightShifts = Shifts<Height>;
-  using WidthShifts = Shifts<Width>;
+// How far the input at a shift lies behind that at the highest one.
+template <class Kernel> TCONV_CONSTANT int mma_halo_offset(int shift) {
+  const int depth = shift / Kernel::shifts_count, column = shift % Kernel::shifts_count;
+  return (0 - depth) * Kernel::row_places + Kernel::shifts_halo - column;
+}
 
-  // ---- products ----
-  // One instruction multiplies 16 rows by 8 positions over 32 bytes of channels. Exact fp32 takes two operands for each
-  // number, its rounding to TF32 and what that leaves, and three products.
-  static constexpr int item_bytes = static_cast<int>(sizeof(Element)), vector_items = 16 / item_bytes;
-  static constexpr int step_channels = 32 / item_bytes;
-  // Of the 16 bytes of a fragment that a lane has, what belongs to one row: a word, or a double's two; and its items.
-  static constexpr int unit_bytes = 4, units = 16 / unit_bytes, unit_items = unit_bytes / item_bytes, planes = 1;
+template <class Kernel> TCONV_CONSTANT int mma_input_stage_before(int stage) {
+  return stage == 0 ? (Kernel::input_stages - 1) * Kernel::input_stage_bytes : stage - Kernel::input_stage_bytes;
+}
 
-  // ---- rows: output channels and phases ----
-  static constexpr int phases = Depth::stride * Height::stride * Width::stride, tile_phases = 16 / Tile::channels;
-  static constexpr int phase_tiles = ceil_div(phases, tile_phases);
-  static constexpr int channel_tiles = ceil_div(Layer::group_out_channels, Tile::channels);
-  static constexpr int block_row_tiles = Tile::Warps::high * Tile::Warps::row_tiles;
-  static constexpr int row_blocks = ceil_div(phase_tiles * channel_tiles, block_row_tiles);
-  static constexpr int weight_sets = Layer::groups * row_blocks;
-  // Where a warp has all phases, the compiler knows which of its row tiles have which.
-  static constexpr bool phases_known = Tile::Warps::row_tiles % phase_tiles == 0;
+template <class Kernel> TCONV_CONSTANT int mma_next_input_stage(int stage) {
+  return stage == (Kernel::input_stages - 1) * Kernel::input_stage_bytes ? 0 : stage + Kernel::input_stage_bytes;
+}
 
-  // ---- shifts ----
-  static constexpr int shifts = DepthShifts::count * HeightShifts::count * WidthShifts::count;
-  static constexpr int shift_groups = ceil_div(shifts, Tile::Pipeline::chunk_shifts);
-  static constexpr bool every_phase_has_every_shift =
-      static_cast<long long>(phases) * shifts == static_cast<long long>(Depth::kernel) * Height::kernel * Width::kernel;
+struct Epilogue {
+  // What a channel needs, loaded.
+  struct Channel {
+    float bias;
+    TCONV_DEVICE float y(float sum) const { return sum + bias; }
+  };
+  const float* bias;  // of the block's group
 
-  static constexpr int shifts_together = 1;
-
-  // Whether any phase of a tile of rows has a tap at this shift. Tiles of several phases are not looked into.
-  static TCONV_CONSTANT bool has_taps(int shift, int phase_tile) {
-    return every_phase_has_every_shift ||
-           (DepthShifts::tap(phase_tile / (Height::stride * Width::stride),
-                             shift / (HeightShifts::count * WidthShifts::count)) >= 0 &&
-            HeightShifts::tap(phase_tile / Width::stride % Height::stride,
-                              shift / WidthShifts::count % HeightShifts::count) >= 0 &&
-            WidthShifts::tap(phase_tile % Width::stride, shift % WidthShifts::count) >= 0);
+  // Of a channel of the group.
+  TCONV_DEVICE Channel of(int channel) const {
+    Channel of;  // C++14 initialises no bases by a list
+    of.bias = __ldg(bias + channel);
+    return of;
   }
-
-  // ---- channels: a chunk has some steps for each set of warps ----
-  static constexpr int stage_steps = Tile::Pipeline::chunk_steps * Tile::Warps::splits;
-  static constexpr int chunk_channels = stage_steps * step_channels;
-  static constexpr int chunks = ceil_div(Layer::group_in_channels, chunk_channels);
-  static constexpr bool whole_chunks = Layer::group_in_channels % chunk_channels == 0;
-
-  // ---- positions: a box of images, slabs, rows and columns, and the inputs around it ----
-  static constexpr int warps = Tile::Warps::high * Tile::Warps::wide;  // of one set
-  static constexpr int threads = 32 * warps * Tile::Warps::splits;
-  static constexpr int box_positions = Tile::Box::images * Tile::Box::depths * Tile::Box::rows * Tile::Box::columns;
-  static constexpr int halo_depths = Tile::Box::depths + DepthShifts::halo;
-  static constexpr int halo_rows = Tile::Box::rows + HeightShifts::halo;
-  static constexpr int halo_columns = Tile::Box::columns + WidthShifts::halo;
-  static constexpr int halo_all_rows = Tile::Box::images * halo_depths * halo_rows;
-
-  // What is brought of it: patches of some neighbouring columns. A row's first patch begins so many columns before it.
-  static constexpr int patch_lead = (-WidthShifts::highest % Tile::Pipeline::patch_columns +
-      Tile::Pipeline::patch_columns) % Tile::Pipeline::patch_columns;
-  static constexpr int row_patches = ceil_div(patch_lead + halo_columns, Tile::Pipeline::patch_columns);
-  static constexpr int halo_patches = halo_all_rows * row_patches;
-
-  // Inputs that are copied lie channel by channel in shared memory, as they do in memory, and patches are whole there;
-  // others position by position, as what they are multiplied as.
-  static constexpr bool by_channel = Tile::Pipeline::copied > 0;
-  static constexpr int row_places = by_channel ? row_patches * Tile::Pipeline::patch_columns : halo_columns;
-  // Numbers of 32 or 64 bits that lie channel by channel are loaded by the lanes that have them; what else a warp loads
-  // are matrices, of two tiles of positions at once, of which a lane names a row.
-  static constexpr bool own_words = by_channel;
-  static constexpr int lane_places = own_words ? Tile::Warps::position_tiles : Tile::Warps::position_tiles / 2;
-
-  // How far the input at a shift lies behind that at the highest one.
-  static TCONV_CONSTANT int halo_offset(int shift) {
-    const int depth = shift / (HeightShifts::count * WidthShifts::count);
-    const int row = shift / WidthShifts::count % HeightShifts::count, column = shift % WidthShifts::count;
-    return ((DepthShifts::halo - depth * DepthShifts::step) * halo_rows + HeightShifts::halo - row *
-        HeightShifts::step) * row_places + WidthShifts::halo - column * WidthShifts::step;
-  }
-
-  // ---- shared memory, in bytes: stages of inputs and of weights, two where one is read while one is written ----
-  // Copied inputs have more, for what is still on its way.
-  static constexpr int input_stages = Tile::Pipeline::copied > 0 ? Tile::Pipeline::copied : chunks > 1 ||
-      Tile::Pipeline::resident ? 2 : 1;
-  static TCONV_CONSTANT int next_input_stage(int stage) {
-    return stage == (input_stages - 1) * input_stage_bytes ? 0 : stage + input_stage_bytes;
-  }
-  static TCONV_CONSTANT int input_stage_before(int stage) {
-    return stage == 0 ? (input_stages - 1) * input_stage_bytes : stage - input_stage_bytes;
-  }
-  // So many chunks are asked for before the first is waited for.
-  static constexpr int stages_ahead = input_stages > 1 ? input_stages - 1 : 1, steps = chunks * shift_groups;
-  static constexpr int weight_stages = Tile::Pipeline::resident ? steps : steps > 1 ? 2 : 1;
-  // An odd number of 16-byte vectors lies between neighbouring positions: eight of them are in different banks.
-  static constexpr int position_bytes = planes * stage_steps * 32 + 16;
-  // Four channels of eight neighbouring places are in different banks, too; of 16-bit types eight channels.
-  static constexpr int channel_shift = 32;
-  static constexpr int channel_bytes = by_channel ? (halo_all_rows * row_places * item_bytes + 127 - channel_shift) /
-      128 * 128 + channel_shift : item_bytes;
-  static constexpr int place_bytes = by_channel ? item_bytes : position_bytes;
-  static constexpr int step_bytes = by_channel ? step_channels * channel_bytes : 32;
-  static constexpr int plane_bytes = stage_steps * step_bytes;
-  static constexpr int input_stage_bytes = by_channel ? planes * plane_bytes : halo_all_rows * row_places * place_bytes;
-  static constexpr int fragment_bytes = 512;  // 16 rows by 32 bytes of channels, as 32 lanes hold them
-  static constexpr int tile_bytes = stage_steps * planes * fragment_bytes;  // of a tile of rows at one shift
-  static constexpr int shift_bytes = block_row_tiles * tile_bytes;
-  static constexpr int weight_stage_bytes = Tile::Pipeline::chunk_shifts * shift_bytes;
-  // Behind the stage that begins at so many bytes; the first one behind the last.
-  static TCONV_CONSTANT int next_weight_stage(int stage) {
-    return stage == (weight_stages - 1) * weight_stage_bytes ? 0 : stage + weight_stage_bytes;
-  }
-  static constexpr int stages_bytes = input_stages * input_stage_bytes + weight_stages * weight_stage_bytes;
-  // In their place, what the other sets of warps give to the first.
-  static constexpr int sum_bytes = static_cast<int>(sizeof(Sum));  // a lane has four of a tile of rows and positions
-  static constexpr int joined_bytes =
-      (Tile::Warps::splits - 1) * warps * 32 * Tile::Warps::row_tiles * Tile::Warps::position_tiles * 4 * sum_bytes;
-
-  // ---- outputs: a warp of the first set stores them in turns through shared memory, behind what was joined ----
-  // Row tiles of a turn: those that hold all column phases of their channels, where a warp has them.
-  static constexpr int whole_row_tiles = Width::stride / greatest_common_divisor(Width::stride, tile_phases);
-  static constexpr int turn_row_tiles = Tile::Warps::row_tiles % whole_row_tiles == 0 ? whole_row_tiles
-      : phases_known ? phase_tiles : 1;
-  static constexpr int turn_slots = turn_row_tiles * tile_phases, staged_bytes = static_cast<int>(sizeof(Staged));
-  static constexpr int turn_position_tiles = mma_turn_position_tiles(Tile::Warps::position_tiles,
-      turn_row_tiles * 16 * warps, staged_bytes, Tile::channels_last, Tile::Pipeline::resident || joined_bytes +
-      mma_turn_least_bytes > stages_bytes ? mma_turn_least_bytes : stages_bytes - joined_bytes);
-  static constexpr int turn_pitch = mma_turn_pitch(turn_position_tiles, staged_bytes, Tile::channels_last);
-  static constexpr int turn_bytes = turn_row_tiles * 16 * turn_pitch;
-  // Resident weights stay where they are, and the next box's inputs beside them.
-  static constexpr int stored_at = Tile::Pipeline::resident ? stages_bytes : joined_bytes;
-  static constexpr int stored_bytes = stored_at + warps * turn_bytes;
-  // Behind all of it, what tells when weights have landed.
-  static constexpr int barrier_at = stored_bytes > stages_bytes ? stored_bytes : stages_bytes;
-  static constexpr int shared_bytes = barrier_at + 16;
-
-  // Who brings a chunk of inputs: threads for patches of a vector of channels, or of one channel by channel. There, so
-  // many threads share the patches of some channels.
-  static constexpr int chunk_vectors = chunk_channels / vector_items;
-  static constexpr int patch_lanes = mma_patch_lanes(threads, halo_patches, chunk_channels);
-  static constexpr int thread_patches =
-      by_channel ? ceil_div(halo_patches, patch_lanes) : ceil_div(halo_patches * chunk_vectors, threads);
-  static constexpr int thread_channels = by_channel ? ceil_div(chunk_channels, threads / patch_lanes) : vector_items;
-  static constexpr int thread_loads = thread_patches * thread_channels;
-  // A few are asked for in parts, between the first products of the chunk before, whose operands come the same way;
-  // many would come too late, and are asked for at once. So are all where shifts are a loop.
-  static constexpr int input_parts = thread_loads <= 16 ? ceil_div(shifts * Tile::Pipeline::chunk_steps, 2) : 0;
-
-  // The prepared weights: [group][block of rows][chunk][shift][row tile][step][plane][lane] of 16 bytes. Tiles without
-  // a tap at a shift are gaps, which nobody looks at; where Tile::gaps, nobody writes or brings them either.
-  static constexpr long long block_weight_bytes = static_cast<long long>(chunks) * shifts * shift_bytes;
-  static constexpr long long weight_bytes = weight_sets * block_weight_bytes;
-
-  // Who prepares them: where a tile of rows is one phase, a thread for some taps of the filters of each lane and step,
-  // also of tiles that only fill up the last block; else one for each vector.
-  static constexpr int taps = Depth::kernel * Height::kernel * Width::kernel;
-  static constexpr int prepared_channel_tiles = ceil_div(row_blocks * block_row_tiles, phase_tiles);
-  static constexpr long long preparing_items = static_cast<long long>(Layer::groups) * prepared_channel_tiles *
-                                                         chunks * stage_steps * (taps / Tile::taps_together) * 32;
+  // An output of its y.
+  template <class Values>
+  TCONV_DEVICE float output(float y, const Channel& channel, const Values& values, int i = 0) const { return y; }
 };
-
-// Loads them, moved by so many bytes: `columns[plane][tile]` are the lane's two words of a tile of positions.
-template <class Layer, class Tile>
-TCONV_DEVICE void mma_load_columns(const unsigned char* const (&places)[MmaShape<Layer, Tile>::lane_places], int moved,
-    unsigned (&columns)[MmaShape<Layer, Tile>::planes][Tile::Warps::position_tiles][2]) {
-  using Shape = MmaShape<Layer, Tile>;
-  if (Shape::own_words) {
-    // Each lane loads its own, and rounds them.
-    using Number = typename Shape::Sum;
-    TCONV_UNROLL for (int j = 0; j < Tile::Warps::position_tiles; ++j)
-      TCONV_UNROLL for (int half = 0; half < Shape::step_channels / 4; ++half) {
-        const Number value = *reinterpret_cast<const Number*>(places[j] + moved + half * 4 * Shape::channel_bytes);
-        const Number factor = matrix_factor<Layer>(value, 0);
-        columns[0][j][half] = float_bits(static_cast<float>(factor));
-      }
-  } else {
-    // Four matrices at once: two tiles of positions, and of each the halves of 32 bytes of channels.
-    TCONV_UNROLL for (int plane = 0; plane < Shape::planes; ++plane)
-      TCONV_UNROLL for (int j = 0; j < Tile::Warps::position_tiles; j += 2) {
-        unsigned words[4];
-        if (Shape::by_channel)
-          load_turned_matrices(places[j / 2] + moved, words);
-        else
-          load_matrices(places[j / 2] + moved + plane * Shape::plane_bytes, words);
-        columns[plane][j][0] = words[0], columns[plane][j][1] = words[1];
-        columns[plane][j + 1][0] = words[2], columns[plane][j + 1][1] = words[3];
-      }
-  }
-}
 
 // Gets an item out of the words in which some lie one after the other.
 template <int N> TCONV_DEVICE void mma_unpack(const Vector<unsigned, N>& words, int number, float& item) {
-  item = bits_float(words.values[number]);
-}
-template <int N> TCONV_DEVICE void mma_unpack(const Vector<unsigned, N>& words, int number, double& item) {
-  item = words_double(words.values[2 * number], words.values[2 * number + 1]);
-}
-template <int N, class Half16>
-TCONV_DEVICE void mma_unpack(const Vector<unsigned, N>& words, int number, Half16& item) {
-  item.bits = static_cast<unsigned short>(words.values[number / 2] >> number % 2 * 16);
-}
-
-// Puts a vector of neighbouring channels at one place of a stage, as the tensor core shall see them.
-template <class Layer, class Tile>
-TCONV_DEVICE void mma_put(const typename Layer::Element (&values)[16 / sizeof(typename Layer::Element)], int vector,
-                          unsigned char* place) {
-  using Shape = MmaShape<Layer, Tile>;
-  using Factors = Vector<typename Layer::Element, Shape::vector_items>;
-  TCONV_UNROLL for (int plane = 0; plane < Shape::planes; ++plane) {
-    Factors factors;
-#pragma unroll
-    for (int k = 0; k < Shape::vector_items; ++k) factors.values[k] = matrix_factor<Layer>(values[k], plane);
-    *reinterpret_cast<Factors*>(place + plane * Shape::plane_bytes + vector * 16) = factors;
-  }
+  item = __uint_as_float(words.values[number]);
 }
 
 // The first input of a block's group.
-template <class Layer, class Tile>
-TCONV_DEVICE const typename Layer::Element* mma_first_input(const typename Layer::Element* x, int group,
-                                                            typename Layer::Index plane) {
-  return x + static_cast<long long>(group) * Layer::group_in_channels * plane;
+template <class Kernel> TCONV_DEVICE const float* mma_first_input(const float* x, int group, int plane) {
+  return x + static_cast<long long>(group) * Kernel::group_in_channels * plane;
 }
 
 // A thread's part of a box's inputs that come through registers, where they are rounded and, unless they are
@@ -1402,73 +1041,68 @@ TCONV_DEVICE const typename Layer::Element* mma_first_input(const typename Layer
 // inputs are channels_last; what is stored is a column. Patches of several columns need rows that begin at multiples of
 // a patch: then patches do so too, and while a row of the halo may begin and end within one, a row of the input does
 // not.
-template <class Layer, class Tile> struct MmaTurnedInputs {
-  using Shape = MmaShape<Layer, Tile>;
-  using Element = typename Layer::Element;
-  using Index = typename Layer::Index;
-  static constexpr int side = Shape::vector_items, columns_together = Tile::Pipeline::patch_columns;
-  static constexpr int load_bytes = columns_together * Shape::item_bytes, loads = side, words = load_bytes / 4;
-  const InputMap<Layer, Shape> map;
-  const Element* const x;                // of the block's group
-  const Element* first;                  // of the box's first image
+template <class Kernel> struct MmaTurnedInputs {
+  static constexpr int side = kVectorItems, columns_together = Kernel::pipeline_patch_columns;
+  static constexpr int load_bytes = columns_together * kItemBytes, loads = side, words = load_bytes / 4;
+  const InputMap<Kernel> map;
+  const float* const x;                // of the block's group
+  const float* first;                  // of the box's first image
   unsigned inside;                       // by patch: whether it is one of the input
-  Index offsets[Shape::thread_patches];  // of the patch's first channel and column in the first chunk
+  int offsets[Kernel::thread_patches];  // of the patch's first channel and column in the first chunk
   // Words are not taken apart before they are stored: that would wait for each load.
-  Vector<unsigned, words> values[Shape::thread_patches][loads];
+  Vector<unsigned, words> values[Kernel::thread_patches][loads];
 
   // Neighbouring threads load what lies together in memory. Where they have several columns each, eight beside each
   // other have other channels, which they store in other banks.
-  static TCONV_DEVICE int number(int i) { return static_cast<int>(threadIdx.x) + i * Shape::threads; }
-  static constexpr int vectors_first = columns_together == 1 ? 1 : Shape::chunk_vectors > 8 ? 8 : Shape::chunk_vectors;
+  static TCONV_DEVICE int number(int i) { return static_cast<int>(threadIdx.x) + i * Kernel::threads; }
+  static constexpr int vectors_first = columns_together == 1 ? 1 : Kernel::chunk_vectors > 8 ? 8
+      : Kernel::chunk_vectors;
   static TCONV_DEVICE int vector(int i) {
-    return number(i) / (vectors_first * Shape::halo_patches) * vectors_first + number(i) % vectors_first;
+    return number(i) / (vectors_first * Kernel::halo_patches) * vectors_first + number(i) % vectors_first;
   }
-  static TCONV_DEVICE int patch(int i) { return number(i) / vectors_first % Shape::halo_patches; }
-  static TCONV_DEVICE int row(int i) { return patch(i) / Shape::row_patches; }
+  static TCONV_DEVICE int patch(int i) { return number(i) / vectors_first % Kernel::halo_patches; }
+  static TCONV_DEVICE int row(int i) { return patch(i) / Kernel::row_patches; }
   // In the halo's row; negative where the first patch begins before it.
   static TCONV_DEVICE int halo_column(int i) {
-    return patch(i) % Shape::row_patches * columns_together - Shape::patch_lead;
+    return patch(i) % Kernel::row_patches * columns_together - Kernel::patch_lead;
   }
   // Most are known to be there; the compiler cannot see it from their numbers.
   static TCONV_DEVICE bool present(int i) {
-    constexpr int all = Shape::halo_patches * Shape::chunk_vectors;
-    return (i + 1) * Shape::threads <= all || number(i) < all;
+    constexpr int all = Kernel::halo_patches * Kernel::chunk_vectors;
+    return (i + 1) * Kernel::threads <= all || number(i) < all;
   }
   static TCONV_DEVICE bool in_halo(int column) {
-    constexpr bool whole = Shape::patch_lead == 0 && Shape::halo_columns % columns_together == 0;
-    return whole || in_range(column, Shape::halo_columns);
+    constexpr bool whole = Kernel::patch_lead == 0 && Kernel::halo_columns % columns_together == 0;
+    return whole || in_range(column, Kernel::halo_columns);
   }
 
-  TCONV_DEVICE MmaTurnedInputs(const Element* x, int group, int batch, int depths, int rows, int columns)
-      : map(batch, depths, rows, columns), x(mma_first_input<Layer, Tile>(x, group, map.plane)) {}
+  TCONV_DEVICE MmaTurnedInputs(const float* x, int group, int batch, int depths, int rows, int columns)
+      : map(batch, depths, rows, columns), x(mma_first_input<Kernel>(x, group, map.plane)) {}
 
   // Whatever is loaded from now on is of this box.
   TCONV_DEVICE void begin(const BoxPosition& box) {
     first = x + static_cast<long long>(box.image) * map.channels * map.plane;
-    const BoxPosition halo = halo_of<Shape>(box);
+    const BoxPosition halo = halo_of(box);
     inside = 0;
-    TCONV_UNROLL for (int i = 0; i < Shape::thread_patches; ++i) {
+    TCONV_UNROLL for (int i = 0; i < Kernel::thread_patches; ++i) {
       const auto place = map.place(halo, row(i), halo_column(i));
       if (present(i) && place.inside) inside |= 1u << i;
       const int channel = vector(i) * side;
-      offsets[i] = (place.image * static_cast<Index>(map.channels) + channel) * map.plane + place.position;
+      offsets[i] = (place.image * static_cast<int>(map.channels) + channel) * map.plane + place.position;
     }
   }
 
   // Asks for one of so many parts of a chunk, if it is `wanted`.
   TCONV_DEVICE void load(int chunk, bool wanted, int part, int parts, unsigned char*) {
     const long long channel_pitch = map.plane;
-    const Element* const of_chunk = first + chunk * Shape::chunk_channels * channel_pitch;
+    const float* const of_chunk = first + chunk * Kernel::chunk_channels * channel_pitch;
     const unsigned here = wanted ? inside : 0;
-    TCONV_UNROLL for (int i = 0; i < Shape::thread_patches; ++i) {
-      const int channel = chunk * Shape::chunk_channels + vector(i) * side;
-      const Element* from = of_chunk + offsets[i];
+    TCONV_UNROLL for (int i = 0; i < Kernel::thread_patches; ++i) {
+      const float* from = of_chunk + offsets[i];
       TCONV_UNROLL for (int k = 0; k < loads; ++k) {
         const int number = i * loads + k;
-        if (number * parts / (Shape::thread_patches * loads) == part)
-          load_present<load_bytes>(
-              from, (here >> i & 1u) != 0 && (Shape::whole_chunks || channel + k < Layer::group_in_channels),
-              values[i][k].values);
+        if (number * parts / (Kernel::thread_patches * loads) == part)
+          load_present<load_bytes>(from, (here >> i & 1u) != 0, values[i][k].values);
         from = kept(from + channel_pitch);
       }
     }
@@ -1479,14 +1113,17 @@ template <class Layer, class Tile> struct MmaTurnedInputs {
   // Behind the last part of a chunk: stores it.
   TCONV_DEVICE void end_chunk(bool wanted, unsigned char* stage) const {
     if (!wanted) return;
-    TCONV_UNROLL for (int i = 0; i < Shape::thread_patches; ++i) {
+    TCONV_UNROLL for (int i = 0; i < Kernel::thread_patches; ++i) {
       if (!present(i)) continue;
       TCONV_UNROLL for (int c = 0; c < columns_together; ++c) {
         if (!in_halo(halo_column(i) + c)) continue;
-        Element column[side];
+        float column[side];
         TCONV_UNROLL for (int k = 0; k < side; ++k) mma_unpack(values[i][k], c, column[k]);
-        mma_put<Layer, Tile>(column, vector(i),
-                             stage + (row(i) * Shape::halo_columns + halo_column(i) + c) * Shape::place_bytes);
+        // Puts a vector of neighbouring channels at one place of a stage, as the tensor core shall see them.
+        Vector<float, 4> factors;
+        TCONV_UNROLL for (int k = 0; k < kVectorItems; ++k) factors.values[k] = matrix_operand(column[k]);
+        *reinterpret_cast<Vector<float, 4>*>(stage + (row(i) * Kernel::halo_columns + halo_column(i) + c) *
+            Kernel::place_bytes + vector(i) * 16) = factors;
       }
     }
   }
@@ -1496,34 +1133,31 @@ template <class Layer, class Tile> struct MmaTurnedInputs {
 // several chunks ahead. A warp rounds or turns them when it loads its operands; 16-bit ones only where no shift moves
 // them along the row, as they are turned eight by eight. (Before sm_90 a wait for weights is one for all copies, so
 // that only the next chunk is on its way.)
-template <class Layer, class Tile> struct MmaCopiedInputs {
-  using Shape = MmaShape<Layer, Tile>;
-  using Element = typename Layer::Element;
-  using Index = typename Layer::Index;
-  static constexpr int lanes = Shape::patch_lanes, sharers = Shape::threads / lanes;
-  static constexpr int patch_bytes = Tile::Pipeline::patch_columns * Shape::item_bytes;
-  const InputMap<Layer, Shape> map;
-  const Element* const x;                // of the block's group
-  const Element* first;                  // of the box's first image
+template <class Kernel> struct MmaCopiedInputs {
+  static constexpr int lanes = Kernel::patch_lanes, sharers = Kernel::threads / lanes;
+  static constexpr int patch_bytes = Kernel::pipeline_patch_columns * kItemBytes;
+  const InputMap<Kernel> map;
+  const float* const x;                // of the block's group
+  const float* first;                  // of the box's first image
   unsigned inside;                       // by patch: whether it is one of the input
-  Index offsets[Shape::thread_patches];  // of the patch in the thread's first channel of the first chunk
-  ThreadCopies<patch_bytes, Shape::thread_loads, Shape::input_stages> copies;
+  int offsets[Kernel::thread_patches];  // of the patch in the thread's first channel of the first chunk
+  ThreadCopies<patch_bytes, Kernel::thread_loads, Kernel::input_stages> copies;
 
-  TCONV_DEVICE MmaCopiedInputs(const Element* x, int group, int batch, int depths, int rows, int columns)
-      : map(batch, depths, rows, columns), x(mma_first_input<Layer, Tile>(x, group, map.plane)) {}
+  TCONV_DEVICE MmaCopiedInputs(const float* x, int group, int batch, int depths, int rows, int columns)
+      : map(batch, depths, rows, columns), x(mma_first_input<Kernel>(x, group, map.plane)) {}
 
   // Whatever is copied from now on is of this box.
   TCONV_DEVICE void begin(const BoxPosition& box) {
     first = x + static_cast<long long>(box.image) * map.channels * map.plane;
-    const BoxPosition halo = halo_of<Shape>(box);
+    const BoxPosition halo = halo_of(box);
     inside = 0;
-    TCONV_UNROLL for (int i = 0; i < Shape::thread_patches; ++i) {
+    TCONV_UNROLL for (int i = 0; i < Kernel::thread_patches; ++i) {
       const int patch = static_cast<int>(threadIdx.x) % lanes + i * lanes;
-      const auto place = map.place(halo, patch / Shape::row_patches,
-                                   patch % Shape::row_patches * Tile::Pipeline::patch_columns - Shape::patch_lead);
+      const auto place = map.place(halo, patch / Kernel::row_patches,
+                                   patch % Kernel::row_patches * Kernel::pipeline_patch_columns - Kernel::patch_lead);
       if (place.inside) inside |= 1u << i;
       const int channel = static_cast<int>(threadIdx.x) / lanes;
-      offsets[i] = (place.image * static_cast<Index>(map.channels) + channel) * map.plane + place.position;
+      offsets[i] = (place.image * static_cast<int>(map.channels) + channel) * map.plane + place.position;
     }
   }
 
@@ -1532,16 +1166,16 @@ template <class Layer, class Tile> struct MmaCopiedInputs {
     if (!wanted) return;
     const int thread = static_cast<int>(threadIdx.x), first_patch = thread % lanes, first_channel = thread / lanes;
     const long long pitch = static_cast<long long>(sharers) * map.plane;
-    const Element* const of_chunk = first + chunk * Shape::chunk_channels * static_cast<long long>(map.plane);
-    unsigned char* const own = stage + first_channel * Shape::channel_bytes + first_patch * patch_bytes;
-    TCONV_UNROLL for (int i = 0; i < Shape::thread_patches; ++i) {
-      const Element* from = of_chunk + offsets[i];
-      TCONV_UNROLL for (int k = 0; k < Shape::thread_channels; ++k) {
-        const int number = i * Shape::thread_channels + k, channel = first_channel + k * sharers;
-        if (number * parts / Shape::thread_loads == part &&
-            ((i + 1) * lanes <= Shape::halo_patches || first_patch + i * lanes < Shape::halo_patches) &&
-            ((k + 1) * sharers <= Shape::chunk_channels || channel < Shape::chunk_channels))
-          copies.begin(own + i * lanes * patch_bytes + k * sharers * Shape::channel_bytes, from,
+    const float* const of_chunk = first + chunk * Kernel::chunk_channels * static_cast<long long>(map.plane);
+    unsigned char* const own = stage + first_channel * Kernel::channel_bytes + first_patch * patch_bytes;
+    TCONV_UNROLL for (int i = 0; i < Kernel::thread_patches; ++i) {
+      const float* from = of_chunk + offsets[i];
+      TCONV_UNROLL for (int k = 0; k < Kernel::thread_channels; ++k) {
+        const int number = i * Kernel::thread_channels + k, channel = first_channel + k * sharers;
+        if (number * parts / Kernel::thread_loads == part &&
+            ((i + 1) * lanes <= Kernel::halo_patches || first_patch + i * lanes < Kernel::halo_patches) &&
+            ((k + 1) * sharers <= Kernel::chunk_channels || channel < Kernel::chunk_channels))
+          copies.begin(own + i * lanes * patch_bytes + k * sharers * Kernel::channel_bytes, from,
                        (inside >> i & 1u) != 0);
         from = kept(from + pitch);
       }
@@ -1551,63 +1185,46 @@ template <class Layer, class Tile> struct MmaCopiedInputs {
   // Behind the last part of a chunk.
   TCONV_DEVICE void end_chunk(bool, unsigned char*) { copies.end_group(); }
   // Returns when the oldest chunk that was asked for has come.
-  TCONV_DEVICE void wait() { copies.template wait<Shape::stages_ahead - 1>(); }
+  TCONV_DEVICE void wait() { copies.template wait<0>(); }
 };
 
-template <class Layer, class Tile>
-using MmaInputs = typename Choice<MmaShape<Layer, Tile>::by_channel, MmaCopiedInputs<Layer, Tile>,
-                                  MmaTurnedInputs<Layer, Tile>>::type;
+template <class Kernel> using MmaInputs = typename Kernel::type;
 
-template <class Layer, class Tile> TCONV_CONSTANT Launch mma_launch(const Sizes& sizes) {
-  using Shape = MmaShape<Layer, Tile>;
-  const int positions[] = {Shape::Depth::positions(sizes.output[0] + Tile::Box::depth_origin),
-                           Shape::Height::positions(sizes.output[1] + Tile::Box::row_origin),
-                           Shape::Width::positions(sizes.output[2] + Tile::Box::origin)};
+template <class Kernel> TCONV_CONSTANT Launch mma_launch(const Sizes& sizes) {
+  const int positions[] = {sizes.output[0],
+                           sizes.output[1],
+                           axis_positions<Kernel>(sizes.output[2] + Kernel::box_origin)};
   // Of resident weights as many blocks as run at the same time. A lane stores neighbouring outputs of 32 channels.
-  return boxes_launch<Shape, Tile>(sizes, positions, Tile::Pipeline::resident, sizes.multiprocessors * Tile::blocks,
-      Shape::weight_sets, Tile::Box::images * Layer::groups * Layer::group_in_channels + Shape::chunk_channels, 32);
+  return boxes_launch<Kernel>(sizes, positions, Kernel::pipeline_resident, sizes.multiprocessors * Kernel::blocks,
+      Kernel::weight_sets, Kernel::group_in_channels + Kernel::chunk_channels);
 }
 
 // A lane's part of a warp's sums: of each tile of 16 rows by 8 positions those of rows lane / 4 and lane / 4 + 8, at
 // two neighbouring positions each.
-template <class Layer, class Tile> struct MmaSums {
-  typename MmaShape<Layer, Tile>::Sum values[Tile::Warps::row_tiles][Tile::Warps::position_tiles][4];
-};
-
-template <class Layer, class Tile> TCONV_DEVICE void mma_clear(MmaSums<Layer, Tile>& sums) {
-  TCONV_UNROLL for (int i = 0; i < Tile::Warps::row_tiles; ++i)
-    TCONV_UNROLL for (int j = 0; j < Tile::Warps::position_tiles; ++j)
-      TCONV_UNROLL for (int k = 0; k < 4; ++k) sums.values[i][j][k] = 0;
-}
+template <class Kernel> struct MmaSums { float values[Kernel::warps_row_tiles][Kernel::warps_position_tiles][4]; };
 
 // Several sets of warps share the input channels, a part of each chunk for each. Adds the sums of all, in order, in the
 // first set; false in the others, whose work is done.
-template <class Layer, class Tile> TCONV_DEVICE bool mma_join(MmaSums<Layer, Tile>& sums, unsigned char* shared) {
-  using Shape = MmaShape<Layer, Tile>;
-  if (Tile::Warps::splits == 1) return true;
-  constexpr int set = 32 * Shape::warps, tiles = Tile::Warps::row_tiles * Tile::Warps::position_tiles;
+template <class Kernel> TCONV_DEVICE bool mma_join(MmaSums<Kernel>& sums, unsigned char* shared) {
+  if (Kernel::warps_splits == 1) return true;
+  constexpr int set = 32 * Kernel::warps, tiles = Kernel::warps_row_tiles * Kernel::warps_position_tiles;
   const int split = static_cast<int>(threadIdx.x) / set;
-  // A vector of a thread's sums of one tile lies beside its neighbours'. Nobody reads the stages any more.
-  using Sum = typename Shape::Sum;
-  constexpr int items = 16 / static_cast<int>(sizeof(Sum)), vectors = 4 / items;
-  using Joined = Vector<Sum, items>;
-  Joined* const joined = reinterpret_cast<Joined*>(shared) + static_cast<int>(threadIdx.x) % set;
+  Vector<float, 4>* const joined = reinterpret_cast<Vector<float, 4>*>(shared) + static_cast<int>(threadIdx.x) % set;
   if (split > 0)
-    TCONV_UNROLL for (int n = 0; n < tiles * vectors; ++n) {
-      const Sum(&own)[4] =
-          sums.values[n / vectors / Tile::Warps::position_tiles][n / vectors % Tile::Warps::position_tiles];
-      Joined vector;
-      TCONV_UNROLL for (int k = 0; k < items; ++k) vector.values[k] = own[n % vectors * items + k];
-      joined[((split - 1) * tiles * vectors + n) * set] = vector;
+    TCONV_UNROLL for (int n = 0; n < tiles; ++n) {
+      const float(&own)[4] = sums.values[n / Kernel::warps_position_tiles][n % Kernel::warps_position_tiles];
+      Vector<float, 4> vector;
+      TCONV_UNROLL for (int k = 0; k < 4; ++k) vector.values[k] = own[k];
+      joined[((split - 1) * tiles + n) * set] = vector;
     }
   __syncthreads();
   if (split > 0) return false;
 #pragma unroll 1
-  for (int other = 0; other < Tile::Warps::splits - 1; ++other)
-    TCONV_UNROLL for (int n = 0; n < tiles * vectors; ++n) {
-      const Joined theirs = joined[(other * tiles * vectors + n) * set];
-      Sum(&own)[4] = sums.values[n / vectors / Tile::Warps::position_tiles][n / vectors % Tile::Warps::position_tiles];
-      TCONV_UNROLL for (int k = 0; k < items; ++k) own[n % vectors * items + k] += theirs.values[k];
+  for (int other = 0; other < Kernel::warps_splits - 1; ++other)
+    TCONV_UNROLL for (int n = 0; n < tiles; ++n) {
+      const Vector<float, 4> theirs = joined[(other * tiles + n) * set];
+      float(&own)[4] = sums.values[n / Kernel::warps_position_tiles][n % Kernel::warps_position_tiles];
+      TCONV_UNROLL for (int k = 0; k < 4; ++k) own[k] += theirs.values[k];
     }
   return true;
 }
@@ -1616,54 +1233,40 @@ template <class Layer, class Tile> TCONV_DEVICE bool mma_join(MmaSums<Layer, Til
 // the warp's part of shared memory, go to memory in the order in which they lie there. The row tiles hold `slots`
 // neighbouring phases of the same channels, from `first_slot` on; where the tile allows it they are whole rows of
 // outputs.
-template <class Layer, class Tile, class Program> struct MmaTurn {
-  using Shape = MmaShape<Layer, Tile>;
-  using Element = typename Layer::Element;
-  using Staged = typename Shape::Staged;
-  using Index = typename Layer::Index;
-  using Height = typename Shape::Height;
-  using Width = typename Shape::Width;
-  static constexpr int slots = Shape::turn_slots;
-  static constexpr int places = 8 * Shape::turn_position_tiles, pitch = Shape::turn_pitch / Shape::staged_bytes;
+template <class Kernel> struct MmaTurn {
+
+  static constexpr int slots = Kernel::turn_slots;
+  static constexpr int places = 8 * Kernel::turn_position_tiles, pitch = Kernel::turn_pitch / kStagedBytes;
   // Neighbouring column phases, and how many times as many a turn has.
-  static constexpr int run = slots < Width::stride ? slots : Width::stride, runs = ceil_div(slots, run);
-  static constexpr int most = 16 / Shape::item_bytes;
+  static constexpr int run = slots < Kernel::stride ? slots : Kernel::stride, most = 16 / kItemBytes;
   // Outputs of a row that a turn has side by side: all of a row of its box, or a part of each position's.
-  static constexpr int side_by_side = Shape::turn_row_tiles == Shape::phase_tiles || slots %
-      Width::stride == 0 ? Tile::Box::columns * Width::stride : slots;
+  static constexpr int side_by_side = Kernel::turn_row_tiles == Kernel::phase_tiles || slots %
+      Kernel::stride == 0 ? Kernel::box_columns * Kernel::stride : slots;
   // How many outputs of one row, or channels of one output, may be stored at once, if rows are aligned.
   static constexpr int row_width =
-      greatest_common_divisor(greatest_common_divisor(side_by_side, Tile::Box::origin), most);
+      greatest_common_divisor(greatest_common_divisor(side_by_side, Kernel::box_origin), most);
 
-  const Staged* staged;
-  const Epilogue<Layer, Program>& epilogue;
-  Element* y;  // of the block's group
+  const float* staged;
+  float* y;  // of the block's group
   const BoxPosition& box;
   int first_number, first_channel, first_slot;
   int y_channels, batch, depths, rows, columns;
 
-  static TCONV_DEVICE int row_of(int slot, int channel) {
-    return slot / Shape::tile_phases * 16 + slot % Shape::tile_phases * Tile::channels + channel;
-  }
-
   // Where the output of a phase at one of the turn's positions lies in its plane, and its image; false if nowhere.
-  TCONV_DEVICE bool find(int place, int phase, int& sample, Index& offset) const {
+  TCONV_DEVICE bool find(int place, int phase, int& sample, int& offset) const {
     const int number = first_number + place;
-    const BoxPosition in_box = position_in_box<typename Tile::Box>(number, Tile::Box::rows);
+    const BoxPosition in_box = position_in_box<Kernel>(number);
     sample = box.image + in_box.image;
-    const int depth = (box.depth + in_box.depth) * Shape::Depth::stride - Tile::Box::depth_origin +
-                      phase / (Height::stride * Width::stride);
-    const int row =
-        (box.row + in_box.row) * Height::stride - Tile::Box::row_origin + phase / Width::stride % Height::stride;
-    const int column = (box.column + in_box.column) * Width::stride - Tile::Box::origin + phase % Width::stride;
-    offset = (static_cast<Index>(depth) * rows + row) * columns + column;
-    return number < Shape::box_positions && sample < batch && phase < Shape::phases && in_range(depth, depths) &&
+    const int depth = box.depth + in_box.depth + phase / Kernel::stride, row = box.row + in_box.row;
+    const int column = (box.column + in_box.column) * Kernel::stride - Kernel::box_origin + phase % Kernel::stride;
+    offset = (depth * rows + row) * columns + column;
+    return number < Kernel::box_positions && sample < batch && phase < Kernel::phases && in_range(depth, depths) &&
            in_range(row, rows) && in_range(column, columns);
   }
 
   // Stores neighbouring outputs of a channel, or of channels from one on.
-  template <int width> TCONV_DEVICE void put(Element* to, const Vector<Staged, width>& together, int channel) const {
-    *reinterpret_cast<Vector<Staged, width>*>(to) = together;
+  template <int width> TCONV_DEVICE void put(float* to, const Vector<float, width>& together, int channel) const {
+    *reinterpret_cast<Vector<float, width>*>(to) = together;
   }
 
   // Neighbouring lanes store neighbouring outputs of a row, `width` each; where there are too few, of several channels.
@@ -1672,27 +1275,26 @@ template <class Layer, class Tile, class Program> struct MmaTurn {
     constexpr int item_lanes = items >= 32 ? 32 : power_of_two_from(items), channel_lanes = 32 / item_lanes;
     // Of one phase, lying side by side.
     constexpr int neighbours = width % run == 0 ? width / run : 1;
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    const Index plane = static_cast<Index>(depths) * rows * columns;
-#pragma unroll 1
-    for (int q = 0; q < runs; ++q)
+    const int lane = static_cast<int>(threadIdx.x) % 32, plane = static_cast<int>(depths) * rows * columns;
+
+    for (int q = 0; q < 1; ++q)
 #pragma unroll 1
       for (int item = lane % item_lanes; item < items; item += item_lanes) {
         const int place = item * width / run, slot = q * run + item * width % run;
         int sample;
-        Index offset;
+        int offset;
         if (slot >= slots || !find(place, first_slot + slot, sample, offset)) continue;
-        Element* to =
+        float* to =
             y + (static_cast<long long>(sample) * y_channels + first_channel + lane / item_lanes) * plane + offset;
 #pragma unroll 4
-        for (int channel = lane / item_lanes; channel < Tile::channels; channel += channel_lanes) {
-          if (first_channel + channel >= Layer::group_out_channels) break;
-          Vector<Staged, width> together;
+        for (int channel = lane / item_lanes; channel < kChannels; channel += channel_lanes) {
+          if (first_channel + channel >= Kernel::group_out_channels) break;
+          Vector<float, width> together;
           TCONV_UNROLL for (int i = 0; i < width / neighbours; ++i) {
             const int at = neighbours > 1 ? i : slot % run + i;
             const auto* const of_phase =
-                staged + row_of(q * run + at % run, channel) * pitch + place + (neighbours > 1 ? 0 : at / run);
-            const auto part = *reinterpret_cast<const Vector<Staged, neighbours>*>(of_phase);
+                staged + ((q * run + at % run) * 16 + channel) * pitch + place + (neighbours > 1 ? 0 : at / run);
+            const auto part = *reinterpret_cast<const Vector<float, neighbours>*>(of_phase);
             TCONV_UNROLL for (int n = 0; n < neighbours; ++n) together.values[n * run + i] = part.values[n];
           }
           put(to, together, first_channel + channel);
@@ -1712,62 +1314,54 @@ template <class Layer, class Tile, class Program> struct MmaTurn {
 };
 
 // Stores the outputs of a warp, from `y` on, the first of the block's group, through the warp's part of shared memory.
-template <class Layer, class Tile, class Program>
-TCONV_DEVICE void mma_store(const MmaSums<Layer, Tile>& sums, const Epilogue<Layer, Program>& epilogue,
-    unsigned char* shared, typename Layer::Element* y, const BoxPosition& box, int first_row_tile, int first_position,
-    int y_channels, int batch, int depths, int rows, int columns) {
-  using Shape = MmaShape<Layer, Tile>;
-  using Staged = typename Shape::Staged;
-  constexpr int groups = Tile::Warps::row_tiles / Shape::turn_row_tiles;
-  constexpr int turns = groups * (Tile::Warps::position_tiles / Shape::turn_position_tiles);
-  constexpr int pitch = MmaTurn<Layer, Tile, Program>::pitch;
-  Staged* const staged = reinterpret_cast<Staged*>(shared);
+template <class Kernel>
+TCONV_DEVICE void mma_store(const MmaSums<Kernel>& sums, const Epilogue& epilogue, unsigned char* shared, float* y,
+    const BoxPosition& box, int first_row_tile, int first_position, int y_channels, int batch, int depths, int rows,
+    int columns) {
+  constexpr int groups = Kernel::warps_row_tiles / Kernel::turn_row_tiles;
+  constexpr int turns = groups * (Kernel::warps_position_tiles / Kernel::turn_position_tiles);
+  constexpr int pitch = Kernel::pitch;
+  float* const staged = reinterpret_cast<float*>(shared);
   // A thread has rows lane / 4 and lane / 4 + 8 of each tile, and two neighbouring positions.
   const int lane = static_cast<int>(threadIdx.x) % 32;
-
 #pragma unroll 1
   for (int turn = 0; turn < turns; ++turn) {
-    const int row_tile = first_row_tile + turn % groups * Shape::turn_row_tiles;
-    const int first_channel = row_tile / Shape::phase_tiles * Tile::channels;
+    const int row_tile = first_row_tile + turn % groups * Kernel::turn_row_tiles;
+    const int first_channel = row_tile / Kernel::phase_tiles * kChannels;
     __syncwarp();
     // Registers have no numbers at run time: the turn's are found among all.
     TCONV_UNROLL for (int known = 0; known < turns; ++known) {
       if (known != turn) continue;
-      TCONV_UNROLL for (int i = 0; i < Shape::turn_row_tiles; ++i)
+      TCONV_UNROLL for (int i = 0; i < Kernel::turn_row_tiles; ++i)
         TCONV_UNROLL for (int half = 0; half < 2; ++half) {
-          const int row = lane / 4 + half * 8, channel = first_channel + row % Tile::channels;
-          const auto of_channel = epilogue.of(channel < Layer::group_out_channels ? channel : 0);
-          TCONV_UNROLL for (int j = 0; j < Shape::turn_position_tiles; ++j) {
-            const auto& own = sums.values[known % groups * Shape::turn_row_tiles + i]
-                                         [known / groups * Shape::turn_position_tiles + j];
-            Vector<Staged, 2> two;
-            from_accumulators(of_channel.y(own[half * 2]), of_channel.y(own[half * 2 + 1]), two.values);
-            *reinterpret_cast<Vector<Staged, 2>*>(staged + (i * 16 + row) * pitch + j * 8 + lane % 4 * 2) = two;
+          const int row = lane / 4 + half * 8, channel = first_channel + row % kChannels;
+          const auto of_channel = epilogue.of(channel < Kernel::group_out_channels ? channel : 0);
+          TCONV_UNROLL for (int j = 0; j < Kernel::turn_position_tiles; ++j) {
+            const auto& own = sums.values[known % groups * Kernel::turn_row_tiles + i]
+                                         [known / groups * Kernel::turn_position_tiles + j];
+            Vector<float, 2> two;
+            // Two numbers at once: from sm_80 on one instruction for two of 16 bits, PTX cvt.rn.f16x2.f32 and
+            // cvt.rn.bf16x2.f32.
+           two.values[0] = own[half * 2] + of_channel.bias, two.values[1] = own[half * 2 + 1] + of_channel.bias;
+            *reinterpret_cast<Vector<float, 2>*>(staged + (i * 16 + row) * pitch + j * 8 + lane % 4 * 2) = two;
           }
         }
     }
     __syncwarp();
-    MmaTurn<Layer, Tile, Program>{staged, epilogue, y, box, first_position + turn / groups *
-        Shape::turn_position_tiles * 8, first_channel, row_tile % Shape::phase_tiles * Shape::tile_phases, y_channels,
-        batch, depths, rows, columns}.store();
+    MmaTurn<Kernel>{staged, y, box, first_position + turn / groups * Kernel::turn_position_tiles * 8, first_channel,
+        row_tile % Kernel::phase_tiles, y_channels, batch, depths, rows, columns}.store();
   }
 }
 
 // Tiles of rows of one phase: a thread brings some neighbouring taps of the filters of its lane's two rows, so that
 // what it loads lies side by side in memory. A tap is one phase at one shift. Gaps, the pairs without a tap, become
 // zeros where they are brought to shared memory with the others, though nobody looks at them.
-template <class Layer, class Tile> struct MmaFilters {
-  using Shape = MmaShape<Layer, Tile>;
-  using Element = typename Layer::Element;
-  using Depth = typename Shape::Depth;
-  using Height = typename Shape::Height;
-  using Width = typename Shape::Width;
-  static constexpr int units = Shape::units, items = Shape::unit_items, together = Tile::taps_together;
-  static constexpr int load_bytes = greatest_common_divisor(together * Shape::item_bytes, 16);
-  static constexpr int loads = together * Shape::item_bytes / load_bytes, words = load_bytes / 4;
-  using Factors = Vector<Element, Shape::vector_items>;
+template <class Kernel> struct MmaFilters {
 
-  Element* prepared;
+  static constexpr int units = kUnits, together = Kernel::taps_together;
+  static constexpr int load_bytes = greatest_common_divisor(together * kItemBytes, 16), words = load_bytes / 4;
+
+  float* prepared;
   int group, step, channel_tile, lane;
 
   // The number of a phase and that of a shift.
@@ -1777,218 +1371,182 @@ template <class Layer, class Tile> struct MmaFilters {
     return {tap * Axis::dilation - Axis::padding - shift * Axis::stride, (shift - Shifts::lowest) / Shifts::step};
   }
   static TCONV_DEVICE Pair pair_of(int tap) {
-    const Pair depth = on_axis<Depth, typename Shape::DepthShifts>(tap / (Height::kernel * Width::kernel));
-    const Pair row = on_axis<Height, typename Shape::HeightShifts>(tap / Width::kernel % Height::kernel);
-    const Pair column = on_axis<Width, typename Shape::WidthShifts>(tap % Width::kernel);
-    return {(depth.phase * Height::stride + row.phase) * Width::stride + column.phase,
-            (depth.shift * Shape::HeightShifts::count + row.shift) * Shape::WidthShifts::count + column.shift};
+    const Pair depth = on_axis<Axis<1, 1, 0, 1>, Shifts<Axis<1, 1, 0, 1>>>(tap / Kernel::kernel);
+    const Pair row = on_axis<Axis<1, 1, 0, 1>, Shifts<Axis<1, 1, 0, 1>>>(0);
+    const Pair column = on_axis<typename Kernel::Width, typename Kernel::WidthShifts>(tap % Kernel::kernel);
+    return {(depth.phase + row.phase) * Kernel::stride + column.phase,
+            (depth.shift + row.shift) * Kernel::shifts_count + column.shift};
   }
 
   // A pair's vector, of one plane; of a tile beyond the last, nothing.
-  TCONV_DEVICE void put(const Pair& pair, int plane, const Factors& factors) const {
-    const int tile = channel_tile * Shape::phase_tiles + pair.phase;
-    if (tile >= Shape::row_blocks * Shape::block_row_tiles) return;
-    const long long block = static_cast<long long>(group) * Shape::row_blocks + tile / Shape::block_row_tiles;
-    const long long of_chunk = (block * Shape::chunks + step / Shape::stage_steps) * Shape::shifts + pair.shift;
-    const long long of_tile = of_chunk * Shape::block_row_tiles + tile % Shape::block_row_tiles;
-    const long long of_step = (of_tile * Shape::stage_steps + step % Shape::stage_steps) * Shape::planes + plane;
-    reinterpret_cast<Factors*>(prepared)[of_step * 32 + lane] = factors;
+  TCONV_DEVICE void put(const Pair& pair, int plane, const Vector<float, 4>& factors) const {
+    const int tile = channel_tile * Kernel::phase_tiles + pair.phase;
+    if (tile >= Kernel::row_blocks * Kernel::block_row_tiles) return;
+    const long long block = static_cast<long long>(group) * Kernel::row_blocks + tile / Kernel::block_row_tiles;
+    const long long of_chunk = (block * Kernel::chunks + step / Kernel::stage_steps) * Kernel::shifts + pair.shift;
+    const long long of_tile = of_chunk * Kernel::block_row_tiles + tile % Kernel::block_row_tiles;
+    const long long of_step = of_tile * Kernel::stage_steps + step % Kernel::stage_steps + plane;
+    reinterpret_cast<Vector<float, 4>*>(prepared)[of_step * 32 + lane] = factors;
   }
 
-  TCONV_DEVICE void bring(const Element* weight, int first_tap) const {
-    Vector<unsigned, words> loaded[units][items][loads];
-    TCONV_UNROLL for (int u = 0; u < units; ++u)
-      TCONV_UNROLL for (int i = 0; i < items; ++i) {
-        const int out_channel = channel_tile * 16 + lane / 4 + u % 2 * 8;
-        const int in_channel = step * Shape::step_channels + (lane % 4 + u / 2 * 4) * items + i;
-        const bool present = out_channel < Layer::group_out_channels && in_channel < Layer::group_in_channels;
-        const Element* const from =
-            weight_at<Layer>(weight, group, present ? in_channel : 0, present ? out_channel : 0, first_tap);
-        TCONV_UNROLL for (int l = 0; l < loads; ++l)
-          load_present<load_bytes>(from + l * (load_bytes / Shape::item_bytes), present, loaded[u][i][l].values);
-      }
+  TCONV_DEVICE void bring(const float* weight, int first_tap) const {
+    Vector<unsigned, words> loaded[units][1];
+    TCONV_UNROLL for (int u = 0; u < units; ++u) {
+      const int out_channel = channel_tile * 16 + lane / 4 + u % 2 * 8;
+      const int in_channel = step * kStepChannels + (lane % 4 + u / 2 * 4);
+      const bool present = out_channel < Kernel::group_out_channels && in_channel < Kernel::group_in_channels;
+      // Where an element of the weights lies: tap `tap` of the filter from an input channel of its group to an output
+      // channel.
+      const long long filter =
+          (static_cast<long long>(group) * Kernel::group_in_channels + (present ? in_channel : 0)) *
+              Kernel::group_out_channels + (present ? out_channel : 0);
+      const float* const from = weight + filter * Kernel::kernel + first_tap;
+
+      load_present<load_bytes>(from, present, loaded[u][0].values);
+    }
     TCONV_UNROLL for (int t = 0; t < together; ++t) {
       const Pair pair = pair_of(first_tap + t);
-      constexpr int of_load = load_bytes / Shape::item_bytes;
-      TCONV_UNROLL for (int plane = 0; plane < Shape::planes; ++plane) {
-        Factors factors;
-        TCONV_UNROLL for (int u = 0; u < units; ++u)
-          TCONV_UNROLL for (int i = 0; i < items; ++i) {
-            Element value;
-            mma_unpack(loaded[u][i][t / of_load], t % of_load, value);
-            factors.values[u * items + i] = matrix_factor<Layer>(value, plane);
-          }
-        put(pair, plane, factors);
+      constexpr int of_load = load_bytes / kItemBytes;
+
+      Vector<float, 4> factors;
+      TCONV_UNROLL for (int u = 0; u < units; ++u) {
+        float value;
+        mma_unpack(loaded[u][t / of_load], t % of_load, value);
+        factors.values[u] = matrix_operand(value);
       }
+      put(pair, 0, factors);
     }
   }
 
   // Gaps, shared by the threads that bring the taps of the same filters.
   TCONV_DEVICE void clear_gaps(int number, int threads) const {
-    for (int pair = number; pair < Shape::phases * Shape::shifts; pair += threads)
-      if (!Shape::has_taps(pair % Shape::shifts, pair / Shape::shifts))
-        for (int plane = 0; plane < Shape::planes; ++plane)
-          put({pair / Shape::shifts, pair % Shape::shifts}, plane, Factors{});
+    for (int pair = number; pair < Kernel::phases * Kernel::shifts; pair += threads)
+      if (!mma_has_taps<Kernel>(pair % Kernel::shifts, pair / Kernel::shifts))
+        put({pair / Kernel::shifts, pair % Kernel::shifts}, 0, Vector<float, 4>{});
   }
 };
 
 // Brings the weights into the order in which the warps load them, by one thread for each of `Shape::preparing_items`.
-template <class Layer, class Tile>
-TCONV_DEVICE void mma_weights(const typename Layer::Element* weight, typename Layer::Element* prepared) {
-  using Shape = MmaShape<Layer, Tile>;
-  let_kernel_behind_begin();
+template <class Kernel> TCONV_DEVICE void mma_weights(const float* weight, float* prepared) {
+  // From here on in all its blocks, the kernel behind this one may begin, if it was launched to overlap.
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
   const long long item = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (item >= Shape::preparing_items) return;
-  Digits<Shape::preparing_items> digits(item / 32);
-  const int tap_group = digits.next(Shape::taps / Tile::taps_together);
-  const int step = digits.next(Shape::chunks * Shape::stage_steps);
-  const int channel_tile = digits.next(Shape::prepared_channel_tiles);
-  const MmaFilters<Layer, Tile> filters{prepared, static_cast<int>(digits.rest), step, channel_tile,
+  if (item >= Kernel::preparing_items) return;
+  Digits<Kernel::preparing_items> digits(item / 32);
+  const int tap_group = digits.next(Kernel::taps / Kernel::taps_together);
+  const int step = digits.next(Kernel::chunks * Kernel::stage_steps);
+  const int channel_tile = digits.next(Kernel::prepared_channel_tiles);
+  const MmaFilters<Kernel> filters{prepared, static_cast<int>(digits.rest), step, channel_tile,
                                         static_cast<int>(item % 32)};
-  filters.bring(weight, tap_group * Tile::taps_together);
-  if (!Shape::every_phase_has_every_shift)
-    filters.clear_gaps(tap_group, Shape::taps / Tile::taps_together);
+  filters.bring(weight, tap_group * Kernel::taps_together);
+  if (!Kernel::every_phase_has_every_shift)
+    filters.clear_gaps(tap_group, Kernel::taps / Kernel::taps_together);
 }
 
 // The prepared weights on their way to shared memory. They lie in memory in the order of a block's steps, and come into
 // one stage after the other; resident ones come into all stages at once.
-template <class Layer, class Tile> struct MmaWeightStages {
-  using Shape = MmaShape<Layer, Tile>;
+template <class Kernel> struct MmaWeightStages {
   // A piece is a tile of rows at a shift, where those without taps are left out.
   struct WithTaps {
     int first_shift, first_row_tile;
 
     TCONV_DEVICE bool operator()(int piece) const { return true; }
   };
-  BlockCopy<Shape::threads, WithTaps> copy;
+  BlockCopy<Kernel::threads, WithTaps> copy;
   const unsigned char* from;
   unsigned char* const stages;
   const int first_row_tile;  // of the block
-  int stage = 0, shift_group = 0, left = Tile::Pipeline::resident ? 1 : Shape::steps;
+  int stage = 0, shift_group = 0, left = Kernel::pipeline_resident ? 1 : Kernel::steps;
 
   TCONV_DEVICE MmaWeightStages(const unsigned char* weights, unsigned char* stages, void* barrier, int row_block)
-      : copy(barrier), from(weights), stages(stages), first_row_tile(row_block * Shape::block_row_tiles) {}
+      : copy(barrier), from(weights), stages(stages), first_row_tile(row_block * Kernel::block_row_tiles) {}
 
   // Asks for the weights of one more step, if there is one.
   TCONV_DEVICE void ask() {
     if (left == 0) return;
-    constexpr int of_last = Shape::shifts - (Shape::shift_groups - 1) * Tile::Pipeline::chunk_shifts;
-    const bool last = shift_group == Shape::shift_groups - 1;
-    const int shifts = Tile::Pipeline::resident ? Shape::weight_stages * Tile::Pipeline::chunk_shifts : last ? of_last
-        : Tile::Pipeline::chunk_shifts;
-    const int pieces = 1;
-    copy.begin(stages + stage, from, shifts * Shape::shift_bytes, pieces,
-               {shift_group * Tile::Pipeline::chunk_shifts, first_row_tile});
-    from += shifts * Shape::shift_bytes;
+    constexpr int of_last = Kernel::shifts - (Kernel::shift_groups - 1) * Kernel::pipeline_chunk_shifts;
+    const bool last = shift_group == Kernel::shift_groups - 1;
+    const int shifts = Kernel::pipeline_resident ? Kernel::weight_stages * Kernel::pipeline_chunk_shifts
+        : last ? of_last : Kernel::pipeline_chunk_shifts;
+    copy.begin(stages + stage, from, shifts * Kernel::shift_bytes, 1,
+               {shift_group * Kernel::pipeline_chunk_shifts, first_row_tile});
+    from += shifts * Kernel::shift_bytes;
     shift_group = last ? 0 : shift_group + 1;
-    stage = Shape::next_weight_stage(stage);
+    stage = mma_next_weight_stage<Kernel>(stage);
     --left;
   }
 };
 
-// mma: transposed convolution as a product of matrices on tensor cores, from sm_80 on.
-//
-// Computes what `direct` computes. x and y are contiguous, or channels_last, and begin at multiples of 16 bytes;
-// `mma_weights` must have prepared the weights, which were contiguous and began there, too.
-//
-// The matrices. A position q owns stride_d * stride_h * stride_w neighbouring outputs, its phases, and each tap of each
-// phase reads the input at q - shift. So for all phases together
-//
-//     rows (phase, output channel)  x  depth (shift, input channel)   weights, 0 where a phase has no tap at a shift
-//   * depth                         x  columns (position)             inputs, moved by the shift
-//   = rows                          x  columns                        outputs, position by position
-//
-// Where the kernel is a multiple of the stride every phase has a tap at every shift. Elsewhere a tile of 16 rows of one
-// phase leaves out the shifts at which the phase has no tap.
-//
-//     Warps: wide = 2, high = 2                       a block owns a box of positions: images x depths x rows x
-//                  positions                          columns of them (`Box`), numbered one after the other;
-//              ............ ............              numbers beyond the box repeat the first position and are not
-//        rows  : warp 0   : : warp 2   :              stored. A warp owns row_tiles tiles of 16 rows by position_tiles
-//              :..........: :..........:              tiles of 8 positions. Neighbouring row tiles are the phases of
-//              : warp 1   : : warp 3   :              the same channels, the column phase running fastest: a warp
-//              :..........: :..........:              mostly has whole rows of outputs.
-//
-// Shared memory, in this order; stages go round, the one read while another is written:
-//
-//   | stages of inputs: the box with the halo     | stages of weights: as the lanes want them, | what tells when
-//   | around it, a chunk of channels; 0 outside   | a fragment is one load of 16 bytes         | weights have landed
-//
-// Moving by a shift is adding a constant to a place. At the end warps bring their outputs into the order of memory, in
-// place of the stages or behind them.
-//
-//     step n:    wait; barrier; ask for the weights of step n+1;  multiply  ;  the next chunk's inputs, if this
-//                               and, of a new chunk, for the                   is the chunk's last step
-//                               next chunk's inputs
-//
-// A step is one chunk of channels and one group of shifts. The wait is for its weights and, of a new chunk, its inputs;
-// behind the barrier those of all threads are there, and nobody reads the stages of the step before any more.
-//
-// The kernel may begin while its weights are prepared, and waits for them itself. Whatever it reads before that was
-// there when the preparing kernel began, and it writes nothing.
-//
-// Not-a-number: an input outside the map counts as 0, and so does a weight that a phase does not have: an infinite or
-// NaN input reaches all outputs of the positions that read it, an infinite or NaN weight also those at the border.
-//
-// Sizes: the channels of a box's inputs and 32 planes of outputs must stay below 2^31 unless wide_index, as channels
-// that a lane stores are up to so many apart; the rest is 64-bit.
-
 // Multiplies a step of a chunk of channels at one shift, at which inputs lie `moved` bytes behind those at the highest
 // one. `weights` points to the lane's fragment of the step and the warp's first row tile, `places` are the lane's, at
 // the highest shift.
-template <class Layer, class Tile>
-TCONV_DEVICE void mma_multiply(MmaSums<Layer, Tile>& sums, int shift, int moved, int first_row_tile,
-    const unsigned char* weights, const unsigned char* const (&places)[MmaShape<Layer, Tile>::lane_places]) {
-  using Shape = MmaShape<Layer, Tile>;
-  unsigned columns[Shape::planes][Tile::Warps::position_tiles][2];
-  mma_load_columns<Layer, Tile>(places, moved, columns);
-  TCONV_UNROLL for (int i = 0; i < Tile::Warps::row_tiles; ++i) {
-    if (!Shape::has_taps(shift, (Shape::phases_known ? i : first_row_tile + i) % Shape::phase_tiles)) continue;
+template <class Kernel> TCONV_DEVICE void mma_multiply(MmaSums<Kernel>& sums, int shift, int moved, int first_row_tile,
+    const unsigned char* weights, const unsigned char* const (&places)[Kernel::lane_places]) {
+  unsigned columns[Kernel::warps_position_tiles][2];
+  // Loads them, moved by so many bytes: `columns[plane][tile]` are the lane's two words of a tile of positions.
+  if (Kernel::own_words) {
+    TCONV_UNROLL for (int j = 0; j < Kernel::warps_position_tiles; ++j)
+      TCONV_UNROLL for (int half = 0; half < kStepChannels / 4; ++half) {
+        const float value = *reinterpret_cast<const float*>(places[j] + moved + half * 4 * Kernel::channel_bytes);
+        const float factor = matrix_operand(value);
+        columns[j][half] = __float_as_uint(static_cast<float>(factor));
+      }
+  } else {
+    // Four matrices at once: two tiles of positions, and of each the halves of 32 bytes of channels.
+    TCONV_UNROLL for (int j = 0; j < Kernel::warps_position_tiles; j += 2) {
+      unsigned words[4];
+      if (Kernel::by_channel)
+        load_turned_matrices(places[j / 2] + moved, words);
+      else
+        load_matrices(places[j / 2] + moved, words);
+      columns[j][0] = words[0], columns[j][1] = words[1];
+      columns[j + 1][0] = words[2], columns[j + 1][1] = words[3];
+    }
+  }
+  TCONV_UNROLL for (int i = 0; i < Kernel::warps_row_tiles; ++i) {
+    if (!mma_has_taps<Kernel>(shift, (Kernel::phases_known ? i : first_row_tile + i) % Kernel::phase_tiles)) continue;
     // Of exact products the small ones come first.
-    TCONV_UNROLL for (int row_plane = Shape::planes - 1; row_plane >= 0; --row_plane) {
-      const Vector<unsigned, 4> row = *reinterpret_cast<const Vector<unsigned, 4>*>(
-          weights + (i * Shape::stage_steps * Shape::planes + row_plane) * Shape::fragment_bytes);
-      TCONV_UNROLL for (int column_plane = Shape::planes - 1 - row_plane; column_plane >= 0; --column_plane)
-        TCONV_UNROLL for (int j = 0; j < Tile::Warps::position_tiles; ++j)
-          MatrixProduct<typename Layer::Element>::add(sums.values[i][j], row.values, columns[column_plane][j]);
+
+    const Vector<unsigned, 4> row = *reinterpret_cast<const Vector<unsigned, 4>*>(
+        weights + i * Kernel::stage_steps * kFragmentBytes);
+    TCONV_UNROLL for (int j = 0; j < Kernel::warps_position_tiles; ++j) {
+      // The product of an element type.
+      multiply_tf32(sums.values[i][j], row.values, columns[j]);
     }
   }
 }
 
-template <class Layer, class Tile, class Program = Identity>
-TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::Element* weight,
-    const typename Layer::Element* bias, typename Layer::Element* y, int y_channels, int batch, int input_depth,
-    int input_height, int input_width, int output_depth, int output_height, int output_width,
-    const Program& program = {}) {
-  using Shape = MmaShape<Layer, Tile>;
+template <class Kernel>
+TCONV_DEVICE void mma(const float* x, const float* weight, const float* bias, float* y, int y_channels, int batch,
+    int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {
   TCONV_SHARED(shared);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const int warp_high = warp % Tile::Warps::high, warp_wide = warp / Tile::Warps::high % Tile::Warps::wide;
-  const int first_step = warp / Shape::warps * Tile::Pipeline::chunk_steps;  // of each chunk, for the warp's set
+  const int warp_high = warp % Kernel::warps_high, warp_wide = warp / Kernel::warps_high % Kernel::warps_wide;
+  const int first_step = warp / Kernel::warps * Kernel::pipeline_chunk_steps;  // of each chunk, for the warp's set
 
   // Blocks with the same inputs follow each other.
-  const int weight_set = static_cast<int>(blockIdx.x) % Shape::weight_sets;
-  const int group = weight_set / Shape::row_blocks, row_block = weight_set % Shape::row_blocks;
-  const int first_row_tile = row_block * Shape::block_row_tiles + warp_high * Tile::Warps::row_tiles;
-  const Boxes<typename Tile::Box> boxes(Shape::Depth::positions(output_depth + Tile::Box::depth_origin),
-                                        Shape::Height::positions(output_height + Tile::Box::row_origin),
-                                        Shape::Width::positions(output_width + Tile::Box::origin));
+  const int weight_set = static_cast<int>(blockIdx.x) % Kernel::weight_sets;
+  const int group = weight_set / Kernel::row_blocks, row_block = weight_set % Kernel::row_blocks;
+  const int first_row_tile = row_block * Kernel::block_row_tiles + warp_high * Kernel::warps_row_tiles;
+  const Boxes<Kernel> boxes(output_depth, output_height, axis_positions<Kernel>(output_width + Kernel::box_origin));
   const int box_count = boxes.count(batch);
-  int number = static_cast<int>(blockIdx.x) / Shape::weight_sets;
-  const int boxes_together = static_cast<int>(gridDim.x) / Shape::weight_sets;
+  int number = static_cast<int>(blockIdx.x) / Kernel::weight_sets;
+  const int boxes_together = static_cast<int>(gridDim.x) / Kernel::weight_sets;
 
   // Of inputs, the chunk that is asked for next, and of which box.
-  MmaInputs<Layer, Tile> inputs(x, group, batch, input_depth, input_height, input_width);
+  MmaInputs<Kernel> inputs(x, group, batch, input_depth, input_height, input_width);
   int chunk_ahead = 0, number_ahead = number;
-  const auto is_there = [&] { return Tile::Pipeline::resident ? number_ahead < box_count
-      : chunk_ahead < Shape::chunks; };
+  const auto is_there = [&] { return Kernel::pipeline_resident ? number_ahead < box_count
+      : chunk_ahead < Kernel::chunks; };
   const auto ask = [&](int part, int parts, int stage) {
     inputs.load(chunk_ahead, is_there(), part, parts, shared + stage);
   };
   const auto end_asking = [&](int stage) {
     inputs.end_chunk(is_there(), shared + stage);
     ++chunk_ahead;
-    if (!Tile::Pipeline::resident || chunk_ahead < Shape::chunks) return;
+    if (!Kernel::pipeline_resident || chunk_ahead < Kernel::chunks) return;
     // Weights that stay: there are fewer blocks than boxes, and the next box's first inputs are on their way while the
     // last chunk of this one is multiplied.
     chunk_ahead = 0;
@@ -1999,381 +1557,364 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
   ask(0, 1, 0);
 
   // Where the inputs of the lane's positions lie in a stage, in bytes.
-  int places[Shape::lane_places];
-  TCONV_UNROLL for (int i = 0; i < Shape::lane_places; ++i) {
+  int places[Kernel::lane_places];
+  TCONV_UNROLL for (int i = 0; i < Kernel::lane_places; ++i) {
     int tile, number, offset;
-    if (Shape::own_words) {  // position lane / 4 of a tile, one channel of four
-      tile = i, number = lane / 4, offset = lane % 4 * Shape::channel_bytes;
-    } else if (Shape::by_channel) {  // a row of ldmatrix: eight positions of a channel
-      tile = 2 * i + lane / 16, number = 0, offset = lane % 16 * Shape::channel_bytes;
+    if (Kernel::own_words) {  // position lane / 4 of a tile, one channel of four
+      tile = i, number = lane / 4, offset = lane % 4 * Kernel::channel_bytes;
+    } else if (Kernel::by_channel) {  // a row of ldmatrix: eight positions of a channel
+      tile = 2 * i + lane / 16, number = 0, offset = lane % 16 * Kernel::channel_bytes;
     } else {  // a row of ldmatrix: 16 bytes of channels of a position
       tile = 2 * i + lane / 16, number = lane % 8, offset = lane / 8 % 2 * 16;
     }
-    const int position = (warp_wide * Tile::Warps::position_tiles + tile) * 8 + number;
-    const BoxPosition in_box =
-        position_in_box<typename Tile::Box>(position < Shape::box_positions ? position : 0, Tile::Box::rows);
-    places[i] = (((in_box.image * Shape::halo_depths + in_box.depth) * Shape::halo_rows + in_box.row) *
-        Shape::row_places + (Shape::by_channel ? Shape::patch_lead : 0) + in_box.column) * Shape::place_bytes +
-        first_step * Shape::step_bytes + offset;
+    const int position = (warp_wide * Kernel::warps_position_tiles + tile) * 8 + number;
+    const BoxPosition in_box = position_in_box<Kernel>(position < Kernel::box_positions ? position : 0);
+    places[i] = ((in_box.image + in_box.depth + in_box.row) * Kernel::row_places +
+        (Kernel::by_channel ? Kernel::patch_lead : 0) + in_box.column) * Kernel::place_bytes + first_step *
+        Kernel::step_bytes + offset;
   }
 
-  unsigned char* const weight_stages = shared + Shape::input_stages * Shape::input_stage_bytes;
-  const unsigned char* const fragments = weight_stages + lane * 16 + first_step * Shape::planes *
-      Shape::fragment_bytes + warp_high * Tile::Warps::row_tiles * Shape::tile_bytes;
-  MmaWeightStages<Layer, Tile> weights(reinterpret_cast<const unsigned char*>(weight) + weight_set *
-      Shape::block_weight_bytes, weight_stages, shared + Shape::barrier_at, row_block);
-  wait_for_kernel_before();  // which prepared the weights
+  unsigned char* const weight_stages = shared + Kernel::input_stages * Kernel::input_stage_bytes;
+  const unsigned char* const fragments = weight_stages + lane * 16 + first_step * kFragmentBytes + warp_high *
+      Kernel::warps_row_tiles * Kernel::tile_bytes;
+  MmaWeightStages<Kernel> weights(reinterpret_cast<const unsigned char*>(weight) + weight_set *
+      Kernel::block_weight_bytes, weight_stages, shared + Kernel::barrier_at, row_block);
+  // A kernel that was launched to overlap with the one before it may not touch what that one writes before this
+  // returns: then all of it has ended. PTX griddepcontrol.wait and griddepcontrol.launch_dependents; older GPUs never
+  // overlap.
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif  // which prepared the weights
   weights.ask();
   end_asking(0);
-  TCONV_UNROLL for (int ahead = 1; ahead < Shape::stages_ahead; ++ahead) {
-    ask(0, 1, ahead * Shape::input_stage_bytes);
-    end_asking(ahead * Shape::input_stage_bytes);
-  }
-  if (Tile::Pipeline::resident) weights.copy.wait();
+  if (Kernel::pipeline_resident) weights.copy.wait();
 
-  MmaSums<Layer, Tile> sums;
+  MmaSums<Kernel> sums;
   int input_stage = 0, weight_stage = 0;  // where they begin, in bytes
   do {
-    mma_clear<Layer, Tile>(sums);
+    #pragma unroll
+    for (int i = 0; i < Kernel::warps_row_tiles; ++i)
+      TCONV_UNROLL for (int j = 0; j < Kernel::warps_position_tiles; ++j)
+        TCONV_UNROLL for (int k = 0; k < 4; ++k) sums.values[i][j][k] = 0;
 #pragma unroll 1
-    for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
-      const unsigned char* places_of_chunk[Shape::lane_places];
-      TCONV_UNROLL for (int i = 0; i < Shape::lane_places; ++i) places_of_chunk[i] = shared + input_stage + places[i];
-      const int stage_ahead = Shape::input_stage_before(input_stage);
-#pragma unroll(Shape::shift_groups)
-      for (int shift_group = 0; shift_group < Shape::shift_groups; ++shift_group) {
-        if (!Tile::Pipeline::resident) weights.copy.wait();
+    for (int chunk = 0; chunk < Kernel::chunks; ++chunk) {
+      const unsigned char* places_of_chunk[Kernel::lane_places];
+      TCONV_UNROLL for (int i = 0; i < Kernel::lane_places; ++i) places_of_chunk[i] = shared + input_stage + places[i];
+      const int stage_ahead = mma_input_stage_before<Kernel>(input_stage);
+#pragma unroll(Kernel::shift_groups)
+      for (int shift_group = 0; shift_group < Kernel::shift_groups; ++shift_group) {
+        if (!Kernel::pipeline_resident) weights.copy.wait();
         if (shift_group == 0) inputs.wait();
         __syncthreads();
-        if (Shape::input_parts == 0 && shift_group == 0) ask(0, 1, stage_ahead);
-        if (!Tile::Pipeline::resident) weights.ask();
-
-#pragma unroll(Tile::Pipeline::chunk_shifts)
-        for (int first = 0; first < Tile::Pipeline::chunk_shifts; first += Shape::shifts_together) {
-          TCONV_UNROLL for (int of_group = first; of_group < first + Shape::shifts_together; ++of_group) {
-            const int shift = shift_group * Tile::Pipeline::chunk_shifts + of_group;
-            if (of_group >= Tile::Pipeline::chunk_shifts || shift >= Shape::shifts) break;
-            const int moved = Shape::halo_offset(shift) * Shape::place_bytes;
-            TCONV_UNROLL for (int step = 0; step < Tile::Pipeline::chunk_steps; ++step) {
-              mma_multiply<Layer, Tile>(sums, shift, moved + step * Shape::step_bytes, first_row_tile,
-                  fragments + weight_stage + of_group * Shape::shift_bytes + step * Shape::planes *
-                  Shape::fragment_bytes, places_of_chunk);
-              const int part = shift * Tile::Pipeline::chunk_steps + step;
-              if (part < Shape::input_parts) ask(part, Shape::input_parts, stage_ahead);
+        if (Kernel::input_parts == 0 && shift_group == 0) ask(0, 1, stage_ahead);
+        if (!Kernel::pipeline_resident) weights.ask();
+#pragma unroll(Kernel::pipeline_chunk_shifts)
+        for (int first = 0; first < Kernel::pipeline_chunk_shifts; first += 1) {
+          TCONV_UNROLL for (int of_group = first; of_group < first + 1; ++of_group) {
+            const int shift = shift_group * Kernel::pipeline_chunk_shifts + of_group;
+            if (of_group >= Kernel::pipeline_chunk_shifts || shift >= Kernel::shifts) break;
+            const int moved = mma_halo_offset<Kernel>(shift) * Kernel::place_bytes;
+            TCONV_UNROLL for (int step = 0; step < Kernel::pipeline_chunk_steps; ++step) {
+              mma_multiply<Kernel>(sums, shift, moved + step * Kernel::step_bytes, first_row_tile,
+                  fragments + weight_stage + of_group * Kernel::shift_bytes + step * kFragmentBytes, places_of_chunk);
+              const int part = shift * Kernel::pipeline_chunk_steps + step;
+              if (part < Kernel::input_parts) ask(part, Kernel::input_parts, stage_ahead);
             }
           }
         }
-        weight_stage = Shape::next_weight_stage(weight_stage);
+        weight_stage = mma_next_weight_stage<Kernel>(weight_stage);
       }
       end_asking(stage_ahead);
-      input_stage = Shape::next_input_stage(input_stage);
+      input_stage = mma_next_input_stage<Kernel>(input_stage);
     }
 
-    if (!Tile::Pipeline::resident)
+    if (!Kernel::pipeline_resident)
       __syncthreads();  // Nobody reads the stages any more: what follows takes their place.
-    if (!mma_join<Layer, Tile>(sums, shared)) return;
-    const long long first_channel = static_cast<long long>(group) * Layer::group_out_channels;
-    const Epilogue<Layer, Program> epilogue{bias + first_channel, program, static_cast<int>(first_channel)};
+    if (!mma_join<Kernel>(sums, shared)) return;
+    const long long first_channel = static_cast<long long>(group) * Kernel::group_out_channels;
+    const Epilogue epilogue{bias + first_channel};
     const long long plane = static_cast<long long>(output_depth) * output_height * output_width;
-    mma_store<Layer, Tile>(sums, epilogue, shared + Shape::stored_at + warp * Shape::turn_bytes,
+    mma_store<Kernel>(sums, epilogue, shared + Kernel::stored_at + warp * Kernel::turn_bytes,
               y + first_channel * plane, boxes.box(number), first_row_tile,
-              warp_wide * Tile::Warps::position_tiles * 8, y_channels, batch, output_depth, output_height,
+              warp_wide * Kernel::warps_position_tiles * 8, y_channels, batch, output_depth, output_height,
                   output_width);
     number += boxes_together;
-  } while (Tile::Pipeline::resident && number < box_count);
+  } while (Kernel::pipeline_resident && number < box_count);
+}
+
+// 1-D 256->128 k16 s8 p4 bias tf32
+struct conv_ups_0_layer {
+  using type = MmaCopiedInputs<conv_ups_0_layer>;
+  using Width = Axis<16, 8, 4, 1>;
+  using WidthShifts = Shifts<Axis<16, 8, 4, 1>>;
+  static constexpr int box_columns = 64, group_in_channels = 256, weight_sets = 64, threads = 128, shared_bytes =
+      106512, group_out_channels = 128, kernel = 16, lane_places = 8, warps_position_tiles = 8, channel_bytes = 288,
+      by_channel = 1, own_words = 1, pipeline_patch_columns = 4, thread_patches = 3, chunk_vectors = 32, halo_patches
+      = 18, row_patches = 18, patch_lead = 3, halo_columns = 66, chunk_channels = 128, place_bytes = 4, patch_lanes =
+      8, thread_loads = 24, input_stages = 2, thread_channels = 8, stride = 8, box_origin = 0, pipeline_resident = 0,
+      blocks = 2, warps_row_tiles = 1, warps_splits = 4, warps = 1, turn_slots = 1, turn_position_tiles = 8,
+      turn_pitch = 288, turn_row_tiles = 1, phase_tiles = 8, box_positions = 64, phases = 8, pitch = 72, taps_together
+      = 2, shifts_count = 3, row_blocks = 64, block_row_tiles = 1, chunks = 2, stage_steps = 16, shifts = 3,
+      every_phase_has_every_shift = 0, padding = 4, shifts_lowest = -1, taps = 16, prepared_channel_tiles = 8, steps =
+      4, shift_groups = 2, pipeline_chunk_shifts = 2, weight_stages = 2, shift_bytes = 8192, weight_stage_bytes =
+      16384, row_places = 72, shifts_halo = 2, phases_known = 0, warps_high = 1, warps_wide = 1, pipeline_chunk_steps
+      = 4, step_bytes = 2304, input_stage_bytes = 36864, tile_bytes = 8192, barrier_at = 106496, input_parts = 0,
+      stored_at = 12288, turn_bytes = 4608;
+  static constexpr long long preparing_items = 65536, weight_bytes = 3145728, block_weight_bytes = 49152;
+};
+
+// 1-D 256->128 k16 s8 p4 bias tf32
+struct conv_ups_0_any_size_layer {
+  using type = MmaTurnedInputs<conv_ups_0_any_size_layer>;
+  using Width = Axis<16, 8, 0, 1>;
+  using WidthShifts = Shifts<Axis<16, 8, 0, 1>>;
+  static constexpr int box_columns = 64, group_in_channels = 256, weight_sets = 16, threads = 256, shared_bytes =
+      100912, group_out_channels = 128, kernel = 16, lane_places = 4, warps_position_tiles = 8, channel_bytes = 4,
+      by_channel = 0, own_words = 0, pipeline_patch_columns = 1, thread_patches = 5, chunk_vectors = 16, halo_patches
+      = 65, row_patches = 65, patch_lead = 0, halo_columns = 65, chunk_channels = 64, place_bytes = 272, patch_lanes =
+      8, thread_loads = 20, input_stages = 2, thread_channels = 4, stride = 8, box_origin = 4, pipeline_resident = 0,
+      blocks = 1, warps_row_tiles = 2, warps_splits = 4, warps = 2, turn_slots = 1, turn_position_tiles = 8,
+      turn_pitch = 288, turn_row_tiles = 1, phase_tiles = 8, box_positions = 64, phases = 8, pitch = 72, taps_together
+      = 2, shifts_count = 2, row_blocks = 16, block_row_tiles = 4, chunks = 4, stage_steps = 8, shifts = 2,
+      every_phase_has_every_shift = 1, padding = 0, shifts_lowest = 0, taps = 16, prepared_channel_tiles = 8, steps =
+      4, shift_groups = 1, pipeline_chunk_shifts = 2, weight_stages = 2, shift_bytes = 16384, weight_stage_bytes =
+      32768, row_places = 65, shifts_halo = 1, phases_known = 0, warps_high = 2, warps_wide = 1, pipeline_chunk_steps
+      = 2, step_bytes = 32, input_stage_bytes = 17680, tile_bytes = 4096, barrier_at = 100896, input_parts = 0,
+      stored_at = 49152, turn_bytes = 4608;
+  static constexpr long long preparing_items = 65536, weight_bytes = 2097152, block_weight_bytes = 131072;
+};
+
+// 1-D 128->64 k16 s8 p4 bias tf32
+struct conv_ups_1_layer {
+  using type = MmaCopiedInputs<conv_ups_1_layer>;
+  using Width = Axis<16, 8, 0, 1>;
+  using WidthShifts = Shifts<Axis<16, 8, 0, 1>>;
+  static constexpr int box_columns = 32, group_in_channels = 128, weight_sets = 4, threads = 128, shared_bytes = 86032,
+      group_out_channels = 64, kernel = 16, lane_places = 4, warps_position_tiles = 4, channel_bytes = 160, by_channel
+      = 1, own_words = 1, pipeline_patch_columns = 4, thread_patches = 1, chunk_vectors = 16, halo_patches = 9,
+      row_patches = 9, patch_lead = 3, halo_columns = 33, chunk_channels = 64, place_bytes = 4, patch_lanes = 16,
+      thread_loads = 8, input_stages = 2, thread_channels = 8, stride = 8, box_origin = 4, pipeline_resident = 0,
+      blocks = 2, warps_row_tiles = 8, warps_splits = 4, warps = 1, turn_slots = 8, turn_position_tiles = 4,
+      turn_pitch = 160, turn_row_tiles = 8, phase_tiles = 8, box_positions = 32, phases = 8, pitch = 40, taps_together
+      = 1, shifts_count = 2, row_blocks = 4, block_row_tiles = 8, chunks = 2, stage_steps = 8, shifts = 2,
+      every_phase_has_every_shift = 1, padding = 0, shifts_lowest = 0, taps = 16, prepared_channel_tiles = 4, steps =
+      4, shift_groups = 2, pipeline_chunk_shifts = 1, weight_stages = 2, shift_bytes = 32768, weight_stage_bytes =
+      32768, row_places = 36, shifts_halo = 1, phases_known = 1, warps_high = 1, warps_wide = 1, pipeline_chunk_steps
+      = 2, step_bytes = 1280, input_stage_bytes = 10240, tile_bytes = 4096, barrier_at = 86016, input_parts = 2,
+      stored_at = 49152, turn_bytes = 20480;
+  static constexpr long long preparing_items = 32768, weight_bytes = 524288, block_weight_bytes = 131072;
+};
+
+// 1-D 128->64 k16 s8 p4 bias tf32
+struct conv_ups_1_any_size_layer {
+  using type = MmaCopiedInputs<conv_ups_1_any_size_layer>;
+  using Width = Axis<16, 8, 0, 1>;
+  using WidthShifts = Shifts<Axis<16, 8, 0, 1>>;
+  static constexpr int box_columns = 32, group_in_channels = 128, weight_sets = 4, threads = 64, shared_bytes = 75792,
+      group_out_channels = 64, kernel = 16, lane_places = 4, warps_position_tiles = 4, channel_bytes = 160, by_channel
+      = 1, own_words = 1, pipeline_patch_columns = 1, thread_patches = 5, chunk_vectors = 8, halo_patches = 33,
+      row_patches = 33, patch_lead = 0, halo_columns = 33, chunk_channels = 32, place_bytes = 4, patch_lanes = 8,
+      thread_loads = 20, input_stages = 2, thread_channels = 4, stride = 8, box_origin = 4, pipeline_resident = 0,
+      blocks = 3, warps_row_tiles = 8, warps_splits = 2, warps = 1, turn_slots = 8, turn_position_tiles = 4,
+      turn_pitch = 160, turn_row_tiles = 8, phase_tiles = 8, box_positions = 32, phases = 8, pitch = 40, taps_together
+      = 1, shifts_count = 2, row_blocks = 4, block_row_tiles = 8, chunks = 4, stage_steps = 4, shifts = 2,
+      every_phase_has_every_shift = 1, padding = 0, shifts_lowest = 0, taps = 16, prepared_channel_tiles = 4, steps =
+      4, shift_groups = 1, pipeline_chunk_shifts = 2, weight_stages = 2, shift_bytes = 16384, weight_stage_bytes =
+      32768, row_places = 33, shifts_halo = 1, phases_known = 1, warps_high = 1, warps_wide = 1, pipeline_chunk_steps
+      = 2, step_bytes = 1280, input_stage_bytes = 5120, tile_bytes = 2048, barrier_at = 75776, input_parts = 0,
+      stored_at = 16384, turn_bytes = 20480;
+  static constexpr long long preparing_items = 32768, weight_bytes = 524288, block_weight_bytes = 131072;
+};
+
+// 1-D 64->32 k4 s2 p1 bias tf32
+struct conv_ups_2_layer {
+  using type = MmaCopiedInputs<conv_ups_2_layer>;
+  using Width = Axis<4, 2, 1, 1>;
+  using WidthShifts = Shifts<Axis<4, 2, 1, 1>>;
+  static constexpr int box_columns = 64, group_in_channels = 64, weight_sets = 1, threads = 128, shared_bytes = 67600,
+      group_out_channels = 32, kernel = 4, lane_places = 4, warps_position_tiles = 4, channel_bytes = 288, by_channel
+      = 1, own_words = 1, pipeline_patch_columns = 4, thread_patches = 3, chunk_vectors = 16, halo_patches = 18,
+      row_patches = 18, patch_lead = 3, halo_columns = 66, chunk_channels = 64, place_bytes = 4, patch_lanes = 8,
+      thread_loads = 12, input_stages = 1, thread_channels = 4, stride = 2, box_origin = 0, pipeline_resident = 0,
+      blocks = 3, warps_row_tiles = 4, warps_splits = 2, warps = 2, turn_slots = 2, turn_position_tiles = 4,
+      turn_pitch = 160, turn_row_tiles = 2, phase_tiles = 2, box_positions = 64, phases = 2, pitch = 40, taps_together
+      = 1, shifts_count = 3, row_blocks = 1, block_row_tiles = 4, chunks = 1, stage_steps = 8, shifts = 3,
+      every_phase_has_every_shift = 0, padding = 1, shifts_lowest = -1, taps = 4, prepared_channel_tiles = 2, steps =
+      1, shift_groups = 1, pipeline_chunk_shifts = 3, weight_stages = 1, shift_bytes = 16384, weight_stage_bytes =
+      49152, row_places = 72, shifts_halo = 2, phases_known = 1, warps_high = 1, warps_wide = 2, pipeline_chunk_steps
+      = 4, step_bytes = 2304, input_stage_bytes = 18432, tile_bytes = 4096, barrier_at = 67584, input_parts = 6,
+      stored_at = 16384, turn_bytes = 5120;
+  static constexpr long long preparing_items = 2048, weight_bytes = 49152, block_weight_bytes = 49152;
+};
+
+// 1-D 64->32 k4 s2 p1 bias tf32
+struct conv_ups_2_any_size_layer {
+  using type = MmaCopiedInputs<conv_ups_2_any_size_layer>;
+  using Width = Axis<4, 2, 0, 1>;
+  using WidthShifts = Shifts<Axis<4, 2, 0, 1>>;
+  static constexpr int box_columns = 32, group_in_channels = 64, weight_sets = 1, threads = 64, shared_bytes = 43024,
+      group_out_channels = 32, kernel = 4, lane_places = 4, warps_position_tiles = 4, channel_bytes = 160, by_channel
+      = 1, own_words = 1, pipeline_patch_columns = 1, thread_patches = 5, chunk_vectors = 16, halo_patches = 33,
+      row_patches = 33, patch_lead = 0, halo_columns = 33, chunk_channels = 64, place_bytes = 4, patch_lanes = 8,
+      thread_loads = 40, input_stages = 1, thread_channels = 8, stride = 2, box_origin = 1, pipeline_resident = 0,
+      blocks = 5, warps_row_tiles = 4, warps_splits = 2, warps = 1, turn_slots = 2, turn_position_tiles = 4,
+      turn_pitch = 160, turn_row_tiles = 2, phase_tiles = 2, box_positions = 32, phases = 2, pitch = 40, taps_together
+      = 1, shifts_count = 2, row_blocks = 1, block_row_tiles = 4, chunks = 1, stage_steps = 8, shifts = 2,
+      every_phase_has_every_shift = 1, padding = 0, shifts_lowest = 0, taps = 4, prepared_channel_tiles = 2, steps =
+      1, shift_groups = 1, pipeline_chunk_shifts = 2, weight_stages = 1, shift_bytes = 16384, weight_stage_bytes =
+      32768, row_places = 33, shifts_halo = 1, phases_known = 1, warps_high = 1, warps_wide = 1, pipeline_chunk_steps
+      = 4, step_bytes = 1280, input_stage_bytes = 10240, tile_bytes = 4096, barrier_at = 43008, input_parts = 0,
+      stored_at = 8192, turn_bytes = 5120;
+  static constexpr long long preparing_items = 2048, weight_bytes = 32768, block_weight_bytes = 32768;
+};
+
+// 1-D 32->16 k4 s2 p1 bias tf32
+struct conv_ups_3_layer {
+  using type = MmaCopiedInputs<conv_ups_3_layer>;
+  using Width = Axis<4, 2, 1, 1>;
+  using WidthShifts = Shifts<Axis<4, 2, 1, 1>>;
+  static constexpr int box_columns = 32, group_in_channels = 32, weight_sets = 1, threads = 64, shared_bytes = 32784,
+      group_out_channels = 16, kernel = 4, lane_places = 2, warps_position_tiles = 2, channel_bytes = 160, by_channel
+      = 1, own_words = 1, pipeline_patch_columns = 4, thread_patches = 1, chunk_vectors = 8, halo_patches = 10,
+      row_patches = 10, patch_lead = 3, halo_columns = 34, chunk_channels = 32, place_bytes = 4, patch_lanes = 16,
+      thread_loads = 8, input_stages = 2, thread_channels = 8, stride = 2, box_origin = 0, pipeline_resident = 1,
+      blocks = 6, warps_row_tiles = 2, warps_splits = 1, warps = 2, turn_slots = 2, turn_position_tiles = 2,
+      turn_pitch = 160, turn_row_tiles = 2, phase_tiles = 2, box_positions = 32, phases = 2, pitch = 40, taps_together
+      = 1, shifts_count = 3, row_blocks = 1, block_row_tiles = 2, chunks = 1, stage_steps = 4, shifts = 3,
+      every_phase_has_every_shift = 0, padding = 1, shifts_lowest = -1, taps = 4, prepared_channel_tiles = 1, steps =
+      1, shift_groups = 1, pipeline_chunk_shifts = 3, weight_stages = 1, shift_bytes = 4096, weight_stage_bytes =
+      12288, row_places = 40, shifts_halo = 2, phases_known = 1, warps_high = 1, warps_wide = 2, pipeline_chunk_steps
+      = 4, step_bytes = 1280, input_stage_bytes = 5120, tile_bytes = 2048, barrier_at = 32768, input_parts = 6,
+      stored_at = 22528, turn_bytes = 5120;
+  static constexpr long long preparing_items = 512, weight_bytes = 12288, block_weight_bytes = 12288;
+};
+
+// 1-D 32->16 k4 s2 p1 bias tf32
+struct conv_ups_3_any_size_layer {
+  using type = MmaCopiedInputs<conv_ups_3_any_size_layer>;
+  using Width = Axis<4, 2, 1, 1>;
+  using WidthShifts = Shifts<Axis<4, 2, 1, 1>>;
+  static constexpr int box_columns = 32, group_in_channels = 32, weight_sets = 1, threads = 64, shared_bytes = 32784,
+      group_out_channels = 16, kernel = 4, lane_places = 2, warps_position_tiles = 2, channel_bytes = 160, by_channel
+      = 1, own_words = 1, pipeline_patch_columns = 1, thread_patches = 5, chunk_vectors = 8, halo_patches = 34,
+      row_patches = 34, patch_lead = 0, halo_columns = 34, chunk_channels = 32, place_bytes = 4, patch_lanes = 8,
+      thread_loads = 20, input_stages = 2, thread_channels = 4, stride = 2, box_origin = 0, pipeline_resident = 1,
+      blocks = 6, warps_row_tiles = 2, warps_splits = 1, warps = 2, turn_slots = 2, turn_position_tiles = 2,
+      turn_pitch = 160, turn_row_tiles = 2, phase_tiles = 2, box_positions = 32, phases = 2, pitch = 40, taps_together
+      = 1, shifts_count = 3, row_blocks = 1, block_row_tiles = 2, chunks = 1, stage_steps = 4, shifts = 3,
+      every_phase_has_every_shift = 0, padding = 1, shifts_lowest = -1, taps = 4, prepared_channel_tiles = 1, steps =
+      1, shift_groups = 1, pipeline_chunk_shifts = 3, weight_stages = 1, shift_bytes = 4096, weight_stage_bytes =
+      12288, row_places = 34, shifts_halo = 2, phases_known = 1, warps_high = 1, warps_wide = 2, pipeline_chunk_steps
+      = 4, step_bytes = 1280, input_stage_bytes = 5120, tile_bytes = 2048, barrier_at = 32768, input_parts = 0,
+      stored_at = 22528, turn_bytes = 5120;
+  static constexpr long long preparing_items = 512, weight_bytes = 12288, block_weight_bytes = 12288;
+};
+
+TCONV_CONSTANT Launch conv_ups_0_launch(const Sizes& sizes) { return mma_launch<conv_ups_0_layer>(sizes); }
+TCONV_CONSTANT Launch conv_ups_0_any_size_launch(const Sizes& sizes) {
+  return mma_launch<conv_ups_0_any_size_layer>(sizes);
+}
+TCONV_CONSTANT Launch conv_ups_1_launch(const Sizes& sizes) { return mma_launch<conv_ups_1_layer>(sizes); }
+TCONV_CONSTANT Launch conv_ups_1_any_size_launch(const Sizes& sizes) {
+  return mma_launch<conv_ups_1_any_size_layer>(sizes);
+}
+TCONV_CONSTANT Launch conv_ups_2_launch(const Sizes& sizes) { return mma_launch<conv_ups_2_layer>(sizes); }
+TCONV_CONSTANT Launch conv_ups_2_any_size_launch(const Sizes& sizes) {
+  return mma_launch<conv_ups_2_any_size_layer>(sizes);
+}
+TCONV_CONSTANT Launch conv_ups_3_launch(const Sizes& sizes) { return mma_launch<conv_ups_3_layer>(sizes); }
+TCONV_CONSTANT Launch conv_ups_3_any_size_launch(const Sizes& sizes) {
+  return mma_launch<conv_ups_3_any_size_layer>(sizes);
 }
 }  // namespace tconv
+using namespace tconv;
 
 // ==== conv_ups_0
-// 1-D 256→128 k16 s8 p4 bias tf32
-struct conv_ups_0_layer {
-  using Element = float;
-  using Index = int;
-  using Depth = tconv::Axis<1, 1, 0, 1>;
-  using Height = tconv::Axis<1, 1, 0, 1>;
-  using Width = tconv::Axis<16, 8, 4, 1>;
-  static constexpr int spatial_dims = 1, groups = 1, group_in_channels = 256, group_out_channels = 128, has_bias = 1,
-      has_program = 0;
-  static constexpr tconv::Rounding rounding = tconv::Rounding::ties_to_even;
-};
-struct conv_ups_0_tile {
-  struct Warps { static constexpr int high = 1, wide = 1, splits = 4, row_tiles = 1, position_tiles = 8; };
-  struct Box { static constexpr int images = 1, depths = 1, rows = 1, columns = 64, depth_origin = 0, row_origin = 0,
-      origin = 0; };
-  struct Pipeline { static constexpr int chunk_steps = 4, chunk_shifts = 2, patch_columns = 4, copied = 2, resident = 0;
-      };
-  static constexpr int channels = 16, channels_last = 0, taps_together = 2, gaps = 0, blocks = 2;
-};
-namespace tconv {
-TCONV_CONSTANT Launch conv_ups_0_launch(const Sizes& sizes) { return mma_launch<::conv_ups_0_layer,
-    ::conv_ups_0_tile>(sizes); }
-}
 extern "C" __global__ void __launch_bounds__(128, 2)
-conv_ups_0(const conv_ups_0_layer::Element* x, const conv_ups_0_layer::Element* weight, const conv_ups_0_layer::Element*
-    bias, conv_ups_0_layer::Element* y, int y_channels, int batch, int input_depth, int input_height, int input_width,
-    int output_depth, int output_height, int output_width) {
-  tconv::mma<conv_ups_0_layer, conv_ups_0_tile>(x, weight, bias, y, y_channels, batch, input_depth, input_height,
-      input_width, output_depth, output_height, output_width);
+conv_ups_0(const float* x, const float* weight, const float* bias, float* y, int y_channels, int batch,
+    int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {
+  mma<conv_ups_0_layer>(x, weight, bias, y, y_channels, batch, input_depth, input_height, input_width, output_depth,
+      output_height, output_width);
 }
-extern "C" __global__ void __launch_bounds__(tconv::preparing_threads)
-conv_ups_0_weights(const conv_ups_0_layer::Element* weight, conv_ups_0_layer::Element* prepared) {
-  tconv::mma_weights<conv_ups_0_layer, conv_ups_0_tile>(weight, prepared);
-}
+extern "C" __global__ void __launch_bounds__(preparing_threads)
+conv_ups_0_weights(const float* weight, float* prepared) { mma_weights<conv_ups_0_layer>(weight, prepared); }
 
 // ==== conv_ups_0_any_size
-// 1-D 256→128 k16 s8 p4 bias tf32
-struct conv_ups_0_any_size_layer {
-  using Element = float;
-  using Index = int;
-  using Depth = tconv::Axis<1, 1, 0, 1>;
-  using Height = tconv::Axis<1, 1, 0, 1>;
-  using Width = tconv::Axis<16, 8, 4, 1>;
-  static constexpr int spatial_dims = 1, groups = 1, group_in_channels = 256, group_out_channels = 128, has_bias = 1,
-      has_program = 0;
-  static constexpr tconv::Rounding rounding = tconv::Rounding::ties_to_even;
-};
-struct conv_ups_0_any_size_tile {
-  struct Warps { static constexpr int high = 2, wide = 1, splits = 4, row_tiles = 2, position_tiles = 8; };
-  struct Box { static constexpr int images = 1, depths = 1, rows = 1, columns = 64, depth_origin = 0, row_origin = 0,
-      origin = 4; };
-  struct Pipeline { static constexpr int chunk_steps = 2, chunk_shifts = 2, patch_columns = 1, copied = 0, resident = 0;
-      };
-  static constexpr int channels = 16, channels_last = 0, taps_together = 2, gaps = 0, blocks = 1;
-};
-namespace tconv {
-TCONV_CONSTANT Launch conv_ups_0_any_size_launch(const Sizes& sizes) { return mma_launch<::conv_ups_0_any_size_layer,
-    ::conv_ups_0_any_size_tile>(sizes); }
-}
 extern "C" __global__ void __launch_bounds__(256, 1)
-conv_ups_0_any_size(const conv_ups_0_any_size_layer::Element* x, const conv_ups_0_any_size_layer::Element* weight, const
-    conv_ups_0_any_size_layer::Element* bias, conv_ups_0_any_size_layer::Element* y, int y_channels, int batch, int
-    input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {
-  tconv::mma<conv_ups_0_any_size_layer, conv_ups_0_any_size_tile>(x, weight, bias, y, y_channels, batch, input_depth,
-      input_height, input_width, output_depth, output_height, output_width);
+conv_ups_0_any_size(const float* x, const float* weight, const float* bias, float* y, int y_channels, int batch,
+    int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {
+  mma<conv_ups_0_any_size_layer>(x, weight, bias, y, y_channels, batch, input_depth, input_height, input_width,
+      output_depth, output_height, output_width);
 }
-extern "C" __global__ void __launch_bounds__(tconv::preparing_threads)
-conv_ups_0_any_size_weights(const conv_ups_0_any_size_layer::Element* weight, conv_ups_0_any_size_layer::Element*
-    prepared) {
-  tconv::mma_weights<conv_ups_0_any_size_layer, conv_ups_0_any_size_tile>(weight, prepared);
+extern "C" __global__ void __launch_bounds__(preparing_threads)
+conv_ups_0_any_size_weights(const float* weight, float* prepared) {
+  mma_weights<conv_ups_0_any_size_layer>(weight, prepared);
 }
 
 // ==== conv_ups_1
-// 1-D 128→64 k16 s8 p4 bias tf32
-struct conv_ups_1_layer {
-  using Element = float;
-  using Index = int;
-  using Depth = tconv::Axis<1, 1, 0, 1>;
-  using Height = tconv::Axis<1, 1, 0, 1>;
-  using Width = tconv::Axis<16, 8, 4, 1>;
-  static constexpr int spatial_dims = 1, groups = 1, group_in_channels = 128, group_out_channels = 64, has_bias = 1,
-      has_program = 0;
-  static constexpr tconv::Rounding rounding = tconv::Rounding::ties_to_even;
-};
-struct conv_ups_1_tile {
-  struct Warps { static constexpr int high = 1, wide = 1, splits = 4, row_tiles = 8, position_tiles = 4; };
-  struct Box { static constexpr int images = 1, depths = 1, rows = 1, columns = 32, depth_origin = 0, row_origin = 0,
-      origin = 4; };
-  struct Pipeline { static constexpr int chunk_steps = 2, chunk_shifts = 1, patch_columns = 4, copied = 2, resident = 0;
-      };
-  static constexpr int channels = 16, channels_last = 0, taps_together = 1, gaps = 0, blocks = 2;
-};
-namespace tconv {
-TCONV_CONSTANT Launch conv_ups_1_launch(const Sizes& sizes) { return mma_launch<::conv_ups_1_layer,
-    ::conv_ups_1_tile>(sizes); }
-}
 extern "C" __global__ void __launch_bounds__(128, 2)
-conv_ups_1(const conv_ups_1_layer::Element* x, const conv_ups_1_layer::Element* weight, const conv_ups_1_layer::Element*
-    bias, conv_ups_1_layer::Element* y, int y_channels, int batch, int input_depth, int input_height, int input_width,
-    int output_depth, int output_height, int output_width) {
-  tconv::mma<conv_ups_1_layer, conv_ups_1_tile>(x, weight, bias, y, y_channels, batch, input_depth, input_height,
-      input_width, output_depth, output_height, output_width);
+conv_ups_1(const float* x, const float* weight, const float* bias, float* y, int y_channels, int batch,
+    int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {
+  mma<conv_ups_1_layer>(x, weight, bias, y, y_channels, batch, input_depth, input_height, input_width, output_depth,
+      output_height, output_width);
 }
-extern "C" __global__ void __launch_bounds__(tconv::preparing_threads)
-conv_ups_1_weights(const conv_ups_1_layer::Element* weight, conv_ups_1_layer::Element* prepared) {
-  tconv::mma_weights<conv_ups_1_layer, conv_ups_1_tile>(weight, prepared);
-}
+extern "C" __global__ void __launch_bounds__(preparing_threads)
+conv_ups_1_weights(const float* weight, float* prepared) { mma_weights<conv_ups_1_layer>(weight, prepared); }
 
 // ==== conv_ups_1_any_size
-// 1-D 128→64 k16 s8 p4 bias tf32
-struct conv_ups_1_any_size_layer {
-  using Element = float;
-  using Index = int;
-  using Depth = tconv::Axis<1, 1, 0, 1>;
-  using Height = tconv::Axis<1, 1, 0, 1>;
-  using Width = tconv::Axis<16, 8, 4, 1>;
-  static constexpr int spatial_dims = 1, groups = 1, group_in_channels = 128, group_out_channels = 64, has_bias = 1,
-      has_program = 0;
-  static constexpr tconv::Rounding rounding = tconv::Rounding::ties_to_even;
-};
-struct conv_ups_1_any_size_tile {
-  struct Warps { static constexpr int high = 1, wide = 1, splits = 2, row_tiles = 8, position_tiles = 4; };
-  struct Box { static constexpr int images = 1, depths = 1, rows = 1, columns = 32, depth_origin = 0, row_origin = 0,
-      origin = 4; };
-  struct Pipeline { static constexpr int chunk_steps = 2, chunk_shifts = 2, patch_columns = 1, copied = 2, resident = 0;
-      };
-  static constexpr int channels = 16, channels_last = 0, taps_together = 1, gaps = 0, blocks = 3;
-};
-namespace tconv {
-TCONV_CONSTANT Launch conv_ups_1_any_size_launch(const Sizes& sizes) { return mma_launch<::conv_ups_1_any_size_layer,
-    ::conv_ups_1_any_size_tile>(sizes); }
-}
 extern "C" __global__ void __launch_bounds__(64, 3)
-conv_ups_1_any_size(const conv_ups_1_any_size_layer::Element* x, const conv_ups_1_any_size_layer::Element* weight, const
-    conv_ups_1_any_size_layer::Element* bias, conv_ups_1_any_size_layer::Element* y, int y_channels, int batch, int
-    input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {
-  tconv::mma<conv_ups_1_any_size_layer, conv_ups_1_any_size_tile>(x, weight, bias, y, y_channels, batch, input_depth,
-      input_height, input_width, output_depth, output_height, output_width);
+conv_ups_1_any_size(const float* x, const float* weight, const float* bias, float* y, int y_channels, int batch,
+    int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {
+  mma<conv_ups_1_any_size_layer>(x, weight, bias, y, y_channels, batch, input_depth, input_height, input_width,
+      output_depth, output_height, output_width);
 }
-extern "C" __global__ void __launch_bounds__(tconv::preparing_threads)
-conv_ups_1_any_size_weights(const conv_ups_1_any_size_layer::Element* weight, conv_ups_1_any_size_layer::Element*
-    prepared) {
-  tconv::mma_weights<conv_ups_1_any_size_layer, conv_ups_1_any_size_tile>(weight, prepared);
+extern "C" __global__ void __launch_bounds__(preparing_threads)
+conv_ups_1_any_size_weights(const float* weight, float* prepared) {
+  mma_weights<conv_ups_1_any_size_layer>(weight, prepared);
 }
 
 // ==== conv_ups_2
-// 1-D 64→32 k4 s2 p1 bias tf32
-struct conv_ups_2_layer {
-  using Element = float;
-  using Index = int;
-  using Depth = tconv::Axis<1, 1, 0, 1>;
-  using Height = tconv::Axis<1, 1, 0, 1>;
-  using Width = tconv::Axis<4, 2, 1, 1>;
-  static constexpr int spatial_dims = 1, groups = 1, group_in_channels = 64, group_out_channels = 32, has_bias = 1,
-      has_program = 0;
-  static constexpr tconv::Rounding rounding = tconv::Rounding::ties_to_even;
-};
-struct conv_ups_2_tile {
-  struct Warps { static constexpr int high = 1, wide = 2, splits = 2, row_tiles = 4, position_tiles = 4; };
-  struct Box { static constexpr int images = 1, depths = 1, rows = 1, columns = 64, depth_origin = 0, row_origin = 0,
-      origin = 0; };
-  struct Pipeline { static constexpr int chunk_steps = 4, chunk_shifts = 3, patch_columns = 4, copied = 1, resident = 0;
-      };
-  static constexpr int channels = 16, channels_last = 0, taps_together = 1, gaps = 0, blocks = 3;
-};
-namespace tconv {
-TCONV_CONSTANT Launch conv_ups_2_launch(const Sizes& sizes) { return mma_launch<::conv_ups_2_layer,
-    ::conv_ups_2_tile>(sizes); }
-}
 extern "C" __global__ void __launch_bounds__(128, 3)
-conv_ups_2(const conv_ups_2_layer::Element* x, const conv_ups_2_layer::Element* weight, const conv_ups_2_layer::Element*
-    bias, conv_ups_2_layer::Element* y, int y_channels, int batch, int input_depth, int input_height, int input_width,
-    int output_depth, int output_height, int output_width) {
-  tconv::mma<conv_ups_2_layer, conv_ups_2_tile>(x, weight, bias, y, y_channels, batch, input_depth, input_height,
-      input_width, output_depth, output_height, output_width);
+conv_ups_2(const float* x, const float* weight, const float* bias, float* y, int y_channels, int batch,
+    int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {
+  mma<conv_ups_2_layer>(x, weight, bias, y, y_channels, batch, input_depth, input_height, input_width, output_depth,
+      output_height, output_width);
 }
-extern "C" __global__ void __launch_bounds__(tconv::preparing_threads)
-conv_ups_2_weights(const conv_ups_2_layer::Element* weight, conv_ups_2_layer::Element* prepared) {
-  tconv::mma_weights<conv_ups_2_layer, conv_ups_2_tile>(weight, prepared);
-}
+extern "C" __global__ void __launch_bounds__(preparing_threads)
+conv_ups_2_weights(const float* weight, float* prepared) { mma_weights<conv_ups_2_layer>(weight, prepared); }
 
 // ==== conv_ups_2_any_size
-// 1-D 64→32 k4 s2 p1 bias tf32
-struct conv_ups_2_any_size_layer {
-  using Element = float;
-  using Index = int;
-  using Depth = tconv::Axis<1, 1, 0, 1>;
-  using Height = tconv::Axis<1, 1, 0, 1>;
-  using Width = tconv::Axis<4, 2, 1, 1>;
-  static constexpr int spatial_dims = 1, groups = 1, group_in_channels = 64, group_out_channels = 32, has_bias = 1,
-      has_program = 0;
-  static constexpr tconv::Rounding rounding = tconv::Rounding::ties_to_even;
-};
-struct conv_ups_2_any_size_tile {
-  struct Warps { static constexpr int high = 1, wide = 1, splits = 2, row_tiles = 4, position_tiles = 4; };
-  struct Box { static constexpr int images = 1, depths = 1, rows = 1, columns = 32, depth_origin = 0, row_origin = 0,
-      origin = 1; };
-  struct Pipeline { static constexpr int chunk_steps = 4, chunk_shifts = 2, patch_columns = 1, copied = 1, resident = 0;
-      };
-  static constexpr int channels = 16, channels_last = 0, taps_together = 1, gaps = 0, blocks = 5;
-};
-namespace tconv {
-TCONV_CONSTANT Launch conv_ups_2_any_size_launch(const Sizes& sizes) { return mma_launch<::conv_ups_2_any_size_layer,
-    ::conv_ups_2_any_size_tile>(sizes); }
-}
 extern "C" __global__ void __launch_bounds__(64, 5)
-conv_ups_2_any_size(const conv_ups_2_any_size_layer::Element* x, const conv_ups_2_any_size_layer::Element* weight, const
-    conv_ups_2_any_size_layer::Element* bias, conv_ups_2_any_size_layer::Element* y, int y_channels, int batch, int
-    input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {
-  tconv::mma<conv_ups_2_any_size_layer, conv_ups_2_any_size_tile>(x, weight, bias, y, y_channels, batch, input_depth,
-      input_height, input_width, output_depth, output_height, output_width);
+conv_ups_2_any_size(const float* x, const float* weight, const float* bias, float* y, int y_channels, int batch,
+    int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {
+  mma<conv_ups_2_any_size_layer>(x, weight, bias, y, y_channels, batch, input_depth, input_height, input_width,
+      output_depth, output_height, output_width);
 }
-extern "C" __global__ void __launch_bounds__(tconv::preparing_threads)
-conv_ups_2_any_size_weights(const conv_ups_2_any_size_layer::Element* weight, conv_ups_2_any_size_layer::Element*
-    prepared) {
-  tconv::mma_weights<conv_ups_2_any_size_layer, conv_ups_2_any_size_tile>(weight, prepared);
+extern "C" __global__ void __launch_bounds__(preparing_threads)
+conv_ups_2_any_size_weights(const float* weight, float* prepared) {
+  mma_weights<conv_ups_2_any_size_layer>(weight, prepared);
 }
 
 // ==== conv_ups_3
-// 1-D 32→16 k4 s2 p1 bias tf32
-struct conv_ups_3_layer {
-  using Element = float;
-  using Index = int;
-  using Depth = tconv::Axis<1, 1, 0, 1>;
-  using Height = tconv::Axis<1, 1, 0, 1>;
-  using Width = tconv::Axis<4, 2, 1, 1>;
-  static constexpr int spatial_dims = 1, groups = 1, group_in_channels = 32, group_out_channels = 16, has_bias = 1,
-      has_program = 0;
-  static constexpr tconv::Rounding rounding = tconv::Rounding::ties_to_even;
-};
-struct conv_ups_3_tile {
-  struct Warps { static constexpr int high = 1, wide = 2, splits = 1, row_tiles = 2, position_tiles = 2; };
-  struct Box { static constexpr int images = 1, depths = 1, rows = 1, columns = 32, depth_origin = 0, row_origin = 0,
-      origin = 0; };
-  struct Pipeline { static constexpr int chunk_steps = 4, chunk_shifts = 3, patch_columns = 4, copied = 2, resident = 1;
-      };
-  static constexpr int channels = 16, channels_last = 0, taps_together = 1, gaps = 0, blocks = 6;
-};
-namespace tconv {
-TCONV_CONSTANT Launch conv_ups_3_launch(const Sizes& sizes) { return mma_launch<::conv_ups_3_layer,
-    ::conv_ups_3_tile>(sizes); }
-}
 extern "C" __global__ void __launch_bounds__(64, 6)
-conv_ups_3(const conv_ups_3_layer::Element* x, const conv_ups_3_layer::Element* weight, const conv_ups_3_layer::Element*
-    bias, conv_ups_3_layer::Element* y, int y_channels, int batch, int input_depth, int input_height, int input_width,
-    int output_depth, int output_height, int output_width) {
-  tconv::mma<conv_ups_3_layer, conv_ups_3_tile>(x, weight, bias, y, y_channels, batch, input_depth, input_height,
-      input_width, output_depth, output_height, output_width);
+conv_ups_3(const float* x, const float* weight, const float* bias, float* y, int y_channels, int batch,
+    int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {
+  mma<conv_ups_3_layer>(x, weight, bias, y, y_channels, batch, input_depth, input_height, input_width, output_depth,
+      output_height, output_width);
 }
-extern "C" __global__ void __launch_bounds__(tconv::preparing_threads)
-conv_ups_3_weights(const conv_ups_3_layer::Element* weight, conv_ups_3_layer::Element* prepared) {
-  tconv::mma_weights<conv_ups_3_layer, conv_ups_3_tile>(weight, prepared);
-}
+extern "C" __global__ void __launch_bounds__(preparing_threads)
+conv_ups_3_weights(const float* weight, float* prepared) { mma_weights<conv_ups_3_layer>(weight, prepared); }
 
 // ==== conv_ups_3_any_size
-// 1-D 32→16 k4 s2 p1 bias tf32
-struct conv_ups_3_any_size_layer {
-  using Element = float;
-  using Index = int;
-  using Depth = tconv::Axis<1, 1, 0, 1>;
-  using Height = tconv::Axis<1, 1, 0, 1>;
-  using Width = tconv::Axis<4, 2, 1, 1>;
-  static constexpr int spatial_dims = 1, groups = 1, group_in_channels = 32, group_out_channels = 16, has_bias = 1,
-      has_program = 0;
-  static constexpr tconv::Rounding rounding = tconv::Rounding::ties_to_even;
-};
-struct conv_ups_3_any_size_tile {
-  struct Warps { static constexpr int high = 1, wide = 2, splits = 1, row_tiles = 2, position_tiles = 2; };
-  struct Box { static constexpr int images = 1, depths = 1, rows = 1, columns = 32, depth_origin = 0, row_origin = 0,
-      origin = 0; };
-  struct Pipeline { static constexpr int chunk_steps = 4, chunk_shifts = 3, patch_columns = 1, copied = 2, resident = 1;
-      };
-  static constexpr int channels = 16, channels_last = 0, taps_together = 1, gaps = 0, blocks = 6;
-};
-namespace tconv {
-TCONV_CONSTANT Launch conv_ups_3_any_size_launch(const Sizes& sizes) { return mma_launch<::conv_ups_3_any_size_layer,
-    ::conv_ups_3_any_size_tile>(sizes); }
-}
 extern "C" __global__ void __launch_bounds__(64, 6)
-conv_ups_3_any_size(const conv_ups_3_any_size_layer::Element* x, const conv_ups_3_any_size_layer::Element* weight, const
-    conv_ups_3_any_size_layer::Element* bias, conv_ups_3_any_size_layer::Element* y, int y_channels, int batch, int
-    input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {
-  tconv::mma<conv_ups_3_any_size_layer, conv_ups_3_any_size_tile>(x, weight, bias, y, y_channels, batch, input_depth,
-      input_height, input_width, output_depth, output_height, output_width);
+conv_ups_3_any_size(const float* x, const float* weight, const float* bias, float* y, int y_channels, int batch,
+    int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {
+  mma<conv_ups_3_any_size_layer>(x, weight, bias, y, y_channels, batch, input_depth, input_height, input_width,
+      output_depth, output_height, output_width);
 }
-extern "C" __global__ void __launch_bounds__(tconv::preparing_threads)
-conv_ups_3_any_size_weights(const conv_ups_3_any_size_layer::Element* weight, conv_ups_3_any_size_layer::Element*
-    prepared) {
-  tconv::mma_weights<conv_ups_3_any_size_layer, conv_ups_3_any_size_tile>(weight, prepared);
+extern "C" __global__ void __launch_bounds__(preparing_threads)
+conv_ups_3_any_size_weights(const float* weight, float* prepared) {
+  mma_weights<conv_ups_3_any_size_layer>(weight, prepared);
 }
 
 // ==== launching, on the host; left out where only device code is compiled
@@ -2382,8 +1923,8 @@ conv_ups_3_any_size_weights(const conv_ups_3_any_size_layer::Element* weight, co
 #include <cuda_runtime.h>
 #include <vector>
 
-// Enqueues a kernel, and returns a cudaError_t.
-// One that `overlaps` begins while the kernel before it runs, and waits for it itself.
+// Enqueues a kernel, and returns a cudaError_t. One that `overlaps` begins while the kernel before it runs, and waits
+// for it itself.
 static int enqueue(const void* kernel, void** arguments, int64_t grid, int block, int shared_bytes, int64_t stream,
                    bool overlaps) {
   if (grid >= int64_t(1) << 31) return cudaErrorInvalidConfiguration;

@@ -88,6 +88,8 @@ def without_unused_members(text: str, user: str = "") -> str:
         body, name = struct.child_by_field_name("body"), struct.child_by_field_name("name")
         if body is None or name is None or name.type == "template_type":
             continue
+        if words(name) in user.split():
+            continue  # it is made there
         edits = _without_base(parsed, struct) or _without_member(parsed, struct, words(name), user)
         if edits:
             return edited(text, edits)

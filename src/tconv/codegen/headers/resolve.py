@@ -30,6 +30,8 @@ KERNEL = "Kernel"
 OF_KERNEL = ("Layer", "Tile", "Program", "Box", "Shape")
 #: Parameters that always are the layer's own.
 OF_LAYER = ("Element", "Accumulator", "Sum")
+#: An enumeration, and its names by their values.
+ROUNDING, ROUNDINGS = "Rounding", ("none", "ties_to_even", "ties_away")
 #: A parameter for types of 16 bits.
 OF_HALVES = "Half16"
 _FUNCTIONS = ("function_definition", "lambda_expression")
@@ -109,6 +111,7 @@ class Kernels:
         self.scopes: Scopes = tuple(map(_bound, worlds, names, programs))
         self.constants: dict[str, Constant] = {}
         self.differing: dict[str, tuple[Value, ...]] = {}
+        self.roundings: set[str] = set()  # of those that differ, the ones of that type
         self.wide: set[str] = set()  # of those that differ, the ones of 64 bits
         self.functions: dict[str, str] = {}
         self._roles = self._known_roles(shape)
@@ -462,11 +465,14 @@ class Resolving(Folding):
         rank, role = self.kernels.role(owners)
         declaration = self._declaration(owners, name)
         is_bool = declaration is not None and words(field(declaration, "type")) == "bool"
-        if declaration is not None and words(field(declaration, "type")).endswith("Rounding"):
-            return f"Rounding::{('none', 'ties_to_even', 'ties_away')[values[0]]}"
+        is_rounding = declaration is not None and words(field(declaration, "type")).endswith(ROUNDING)
+        if is_rounding and len(set(values)) == 1:
+            return f"{ROUNDING}::{ROUNDINGS[values[0]]}"
         if len(set(values)) > 1:
             own = "_".join(part for part in (_snake(role), name) if part)
             self.kernels.differing[own] = values
+            if is_rounding:
+                self.kernels.roundings.add(own)
             if declaration is not None and words(field(declaration, "type")) == "long long":
                 self.kernels.wide.add(own)
             return f"{KERNEL}::{own}"
