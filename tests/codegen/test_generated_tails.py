@@ -521,7 +521,7 @@ def test_which_kernels_there_are(made: Made) -> None:
     first, last = (list(dict.fromkeys(programs)) for programs in of_layers)
     assert first[0] == "" and len(first) == 2 and "rsqrt" in first[1] and last == ["", "tanh(y)"]
     names = [kernel.name for kernel in kernels_of(file.ours)]
-    assert len(set(names)) == len(names) and {"conv_0", "conv_0_then_1"} <= set(names)
+    assert len(set(names)) == len(names) and {"conv_up_0", "conv_up_0_then_1"} <= set(names)
     joined = made(JOINED)  # where results are written is no part of a kernel
     names = [kernel.name for kernel in kernels_of(joined.ours)]
     assert "conv_first" in names and not any("then" in name for name in names)
