@@ -14,20 +14,15 @@ from kernel_runs import INSTANCES, PROGRAMMED, emulate, random_tensors
 from machine_code import machine_code
 
 from tconv.codegen.headers import PRIMITIVES, kernel_texts
+from tconv.codegen.headers.arguments import with_one_argument, without_unused_parameters
+from tconv.codegen.headers.calls import with_bodies, with_expressions
 from tconv.codegen.headers.constants import Constants
 from tconv.codegen.headers.evaluate import World
 from tconv.codegen.headers.fold import folded
 from tconv.codegen.headers.layout import filled
-from tconv.codegen.headers.simplify import (
-    Simplifying,
-    with_bodies,
-    with_expressions,
-    with_one_argument,
-    without_other_names,
-    without_single_places,
-    without_single_structs,
-    without_unused_parameters,
-)
+from tconv.codegen.headers.other_names import without_other_names
+from tconv.codegen.headers.simplify import Simplifying
+from tconv.codegen.headers.singles import without_single_places, without_single_structs
 from tconv.codegen.headers.sweep import swept
 from tconv.codegen.headers.syntax import Text, declared_name, field, walk, words
 from tconv.codegen.headers.whole import whole

@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from tree_sitter import Node
 
 from tconv.codegen.headers.evaluate import Unknown, World, does_something
-from tconv.codegen.headers.syntax import STRUCTS, Text, declared_name, field, walk, words
+from tconv.codegen.headers.syntax import STRUCTS, Edit, Text, declared_name, edited, field, walk, words
 from tconv.codegen.headers.syntax import parsed as parsed_text
-
-Edit = tuple[int, int, str]
-
-
-def edited(text: str, edits: Sequence[Edit]) -> str:
-    """`text` with these made, but for what lies within others or beside them."""
-    made, at = [], 0
-    for start, end, new in sorted(edits, key=lambda edit: (edit[0], -edit[1])):
-        if start >= at:
-            made += [text[at:start], new]
-            at = end
-    return "".join(made) + text[at:]
-
 
 # ---- specializations -------------------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache, lru_cache
 
 import tree_sitter
@@ -18,6 +18,8 @@ _UNKNOWN = {
     # As a comment it may stand before any statement.
     "#pragma unroll": "//ragma unroll",
 }
+#: From where to where in a text, and what shall stand there.
+Edit = tuple[int, int, str]
 #: Nodes of types with members.
 STRUCTS = ("struct_specifier", "class_specifier")
 _UNKNOWN_WORDS = re.compile("|".join(_UNKNOWN))
@@ -72,6 +74,16 @@ def expression(text: str) -> tuple[Text, Node]:
     return parsed, field(field(declaration, "declarator"), "value")
 
 
+def edited(text: str, edits: Iterable[Edit]) -> str:
+    """`text` with these made, but for what lies within others or beside them."""
+    made, at = [], 0
+    for start, end, new in sorted(edits, key=lambda edit: (edit[0], -edit[1])):
+        if start >= at:
+            made += [text[at:start], new]
+            at = end
+    return "".join(made) + text[at:]
+
+
 def field(node: Node, name: str) -> Node:
     """The child of that name, which the grammar promises."""
     found = node.child_by_field_name(name)
@@ -106,3 +118,10 @@ def declared_name(declarator: Node) -> str:
         if inner is None:
             return ""
         declarator = inner
+
+
+def function_around(node: Node) -> Node | None:
+    around = node.parent
+    while around is not None and around.type != "function_definition":
+        around = around.parent
+    return around

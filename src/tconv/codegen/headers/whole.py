@@ -11,6 +11,13 @@ from functools import partial
 from itertools import groupby
 from typing import Any
 
+from tconv.codegen.headers.arguments import (
+    with_one_argument,
+    with_one_struct_argument,
+    with_same_arguments,
+    without_unused_parameters,
+)
+from tconv.codegen.headers.calls import with_bodies, with_expressions
 from tconv.codegen.headers.declarations import (
     with_values_at_once,
     without_unused_members,
@@ -19,23 +26,13 @@ from tconv.codegen.headers.declarations import (
 from tconv.codegen.headers.evaluate import Type, World
 from tconv.codegen.headers.layout import UNROLL, compact, filled, with_bodies_in_place, with_comments_filled
 from tconv.codegen.headers.listed import listed
+from tconv.codegen.headers.other_names import without_other_names
 from tconv.codegen.headers.paragraphs import used_paragraphs
 from tconv.codegen.headers.resolve import KERNEL, ROUNDING, ROUNDINGS, Constant, Kernels, Resolving, constant_name
-from tconv.codegen.headers.simplify import (
-    Simplifying,
-    edited,
-    with_bodies,
-    with_expressions,
-    with_one_argument,
-    with_one_struct_argument,
-    with_same_arguments,
-    without_other_names,
-    without_single_places,
-    without_single_structs,
-    without_unused_parameters,
-)
+from tconv.codegen.headers.simplify import Simplifying
+from tconv.codegen.headers.singles import without_single_places, without_single_structs
 from tconv.codegen.headers.sweep import swept
-from tconv.codegen.headers.syntax import STRUCTS, Text, declared_name, field, parsed, walk, words
+from tconv.codegen.headers.syntax import STRUCTS, Text, declared_name, edited, field, parsed, walk, words
 from tconv.codegen.marks import marks, only
 from tconv.kernels import source
 from tconv.planner import FAMILIES, Kernel
