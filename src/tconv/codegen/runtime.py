@@ -394,7 +394,7 @@ def _wanted(tensors, options, program="", into=0):
             launch = "they round to TF32, which PyTorch's flags forbid now"
         reason = launch
     if reason and not program and not into:
-        _elsewhere(tuple(map(int, weight.shape)), options, reason)
+        _elsewhere(tuple(map(int, weight.shape)), options, reason, ELSEWHERE)
     return None
 
 
@@ -427,13 +427,13 @@ def _allows_tf32():
 
 
 @functools.lru_cache(maxsize=None)
-def _elsewhere(weight_shape, options, reason):
-    """Says, once for each layer and reason, that PyTorch runs it."""
+def _elsewhere(weight_shape, options, reason, elsewhere):
+    """Says, once for each layer and reason, that PyTorch runs it; where that is an error, says so each time."""
     stride, padding, _, groups, dilation = options
     channels = f"{weight_shape[0]}→{weight_shape[1] * groups}"
     sizes = f"kernel {weight_shape[2:]}, stride {stride}, padding {padding}, dilation {dilation}, groups {groups}"
     layer = f"conv_transpose{len(stride)}d {channels}, {sizes}"
-    if ELSEWHERE == "error":
+    if elsewhere == "error":  # what is raised is not kept
         raise RuntimeError(f"no kernel of this file runs {layer}: {reason} (ELSEWHERE is 'error')")
     warnings.warn(f"PyTorch runs {layer}, not a kernel of this file: {reason}", stacklevel=2)
 

@@ -261,7 +261,7 @@ class Cutter:
         elsewhere: list[str] = []
         empty: set[tuple[int, ...]] = set()
 
-        def note(weight_shape: tuple[int, ...], options: Any, reason: str) -> None:
+        def note(weight_shape: tuple[int, ...], options: Any, reason: str, how: str) -> None:
             if reason == _EMPTY:
                 empty.add(weight_shape)
             elif not reason.startswith(_NOT_ITS_OWN):
