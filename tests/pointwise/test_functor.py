@@ -109,7 +109,7 @@ def test_equals_pytorch_on_gpu(precision: Precision) -> None:
         function = load(cubin, NAME, 0, 0)
         device = [values.cuda() for values in (x, torch.ones_like(x[:1]), torch.zeros_like(x), other)]
         stream = core.Stream.from_handle(torch._C._cuda_getCurrentRawStream(0))
-        sizes = (1, 1, 1, len(x), 1, 1, len(x))
+        sizes = (problem.y_channels, 1, 1, 1, len(x), 1, 1, len(x))
         addresses = [values.data_ptr() for values in device]
         arguments = [addresses[0], addresses[1], 0, addresses[2], *map(int32, sizes)]
         arguments += [addresses[3]] * len(parse(text).operands)
