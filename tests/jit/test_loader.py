@@ -16,6 +16,7 @@ import numpy
 import pytest
 import torch
 
+from tconv.dispatch import decide
 from tconv.errors import NotWarmedUp
 from tconv.jit import loader
 from tconv.jit.compile import Compiled
@@ -179,6 +180,18 @@ def test_what_is_launched(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [type(value) for value in values[4:]] == [numpy.int32] * 8
     assert (second[0], second[1] is config, second[3:7]) == ("stream 0xb0", True, (101, 201, 0, 401))
     assert driver.streams_made == [0xA0, 0xB0]
+
+
+def test_a_kernel_is_told_of_how_many_channels_its_result_is_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By whoever plans it: one kernel serves both."""
+    driver = _Driver(monkeypatch)
+    shapes = [torch.empty(shape, device="meta") for shape in ((5, 2, 7, 9), (2, 6, 3, 2))]
+    plans = [decide(*shapes, gpu=Gpu.h200(), into=into).plan for into in (0, 11)]
+    for plan in plans:
+        assert plan is not None
+        loader.Launcher("kernel", plan, 0)(100, 200, 300, 400)
+    assert plans[0].kernel == plans[1].kernel  # type: ignore[union-attr]
+    assert [values[7] for values in driver.launches] == [6, 11]
 
 
 def test_weights_are_prepared_before_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
