@@ -29,6 +29,7 @@ from tconv.codegen.headers.whole import whole
 from tconv.jit.compile import compile_source
 from tconv.kernels import source
 from tconv.planner import FAMILIES, Kernel
+from tconv.planner.wgmma.shape import WgmmaShape
 
 #: On CUDA cores in float64 texts are folded.
 FOLDED = [n for n, i in INSTANCES.items() if i.kernel.family == "direct" and i.kernel.layer.precision == "fp64"]
@@ -396,6 +397,17 @@ def test_a_whole_text_takes_as_many_registers(name: str) -> None:
     assert all(own <= most + 1 for own, most in zip(taken(log), taken(library), strict=True))
     # Another order of instructions: where registers are all in use, some of a tile's may not fit.
     assert spilled(log) <= spilled(library) + SPILLS.get(name, 64)
+
+
+def test_two_things_that_differ_have_a_name_each() -> None:
+    """Two structs may have a constant of one name: bytes of shared memory, of a kernel and of what prepares inputs."""
+    kernel = INSTANCES["wgmma-2d-k2-s2-one-prepared"].kernel
+    other = next(i.kernel for i in INSTANCES.values() if i.kernel.family == "wgmma")
+    shape, order = WgmmaShape(kernel.layer, kernel.tile), whole_text(kernel)
+    ((of_inputs,),) = [re.findall(r"launch\.input_shared_bytes = (\d+);", order)]
+    own = whole_text(kernel, [other]).partition("struct tconv_kernel_layer {")[2].partition("};")[0]
+    for name, value in (("shared_bytes", shape.shared_bytes), ("wgmma_order_shared_bytes", int(of_inputs))):
+        assert re.search(rf"\b{name} = {value}\b", own)
 
 
 @pytest.mark.rotates(3)

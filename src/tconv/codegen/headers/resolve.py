@@ -175,6 +175,13 @@ class Kernels:
         node = field(field(asked, "declarator"), "value")
         return any(world.value(node, scope) for world, scope in zip(self.worlds, self.scopes, strict=True))
 
+    def differ(self, name: str, owner: str, values: tuple[Value, ...]) -> str:
+        """The name by which kernels have values that differ: with its owner's, where it is another thing's already."""
+        own = name if self.differing.get(name, values) == values else f"{owner}_{name}"
+        if self.differing.setdefault(own, values) != values:
+            raise ValueError(f"kernels differ in two things that are called {own}")
+        return own
+
     def role(self, owners: tuple[Type, ...]) -> tuple[int, str]:
         return self._roles.get(owners, (5, ""))
 
@@ -417,8 +424,7 @@ class Resolving(Folding):
         shown = self.kernels.shown_type(types)
         if shown is not None:
             return shown
-        self.kernels.differing[name] = types
-        return f"typename {KERNEL}::{name}"
+        return f"typename {KERNEL}::{self.kernels.differ(name, types[0].name, types)}"
 
     def _name(self, node: Node, scopes: Scopes) -> str:
         """A constant by its bare name, in a function of constants."""
@@ -449,8 +455,7 @@ class Resolving(Folding):
                 return made
         shown, of = self.kernels.shown_type(owners), field(node, "scope")
         if shown is None and of.type == "namespace_identifier" and not owners[0].nested:
-            self.kernels.differing[words(of)] = owners
-            shown = f"{KERNEL}::{words(of)}"
+            shown = f"{KERNEL}::{self.kernels.differ(words(of), owners[0].name, owners)}"
         return f"{shown}::{self.of(name, scopes)}" if shown is not None else self._parts(node, scopes)
 
     def _member(self, owners: tuple[Type, ...], name: str, scopes: Scopes) -> str | None:
@@ -470,7 +475,7 @@ class Resolving(Folding):
             return f"{ROUNDING}::{ROUNDINGS[values[0]]}"
         if len(set(values)) > 1:
             own = "_".join(part for part in (_snake(role), name) if part)
-            self.kernels.differing[own] = values
+            own = self.kernels.differ(own, _snake(owners[0].name), values)
             if is_rounding:
                 self.kernels.roundings.add(own)
             if declaration is not None and words(field(declaration, "type")) == "long long":
