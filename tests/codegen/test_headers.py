@@ -44,7 +44,7 @@ def of_family(family: str) -> dict[str, Text]:
 
 def written(kernels: Sequence[Kernel[Any]]) -> str:
     """What a file that records `kernels` would compile for the first of them."""
-    texts = kernel_texts(kernels, "")
+    texts = kernel_texts(kernels)
     families = {kernel.family for kernel in kernels}
     carried = source.in_namespace(text for name, text in texts.items() if name in (PRIMITIVES, *families))
     return f"{carried}\n{source.functions(kernels[0], 'tconv_kernel')}"

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import re
-import textwrap
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tconv.codegen.headers import kernel_texts
+from tconv.codegen.headers.layout import wrapped
 from tconv.codegen.headers.whole import whole
 from tconv.codegen.marks import only
 from tconv.kernels import source
 from tconv.planner import Kernel
-
-_WIDTH = 120
-#: An equals sign at which no line is broken.
-_EQUALS = "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}"
 
 
 class Written(NamedTuple):
@@ -46,8 +42,8 @@ def _evaluates(kernels: Sequence[Written]) -> bool:
 
 
 def _folded(kernels: Sequence[Written]) -> str:
-    headers = kernel_texts([each.kernel for each in kernels], "")
-    return source.in_namespace(headers.values()) + "".join(map(section, kernels))
+    headers = kernel_texts([each.kernel for each in kernels])
+    return source.in_namespace(headers.values()) + "".join(map(_section, kernels))
 
 
 def _sectioned(text: str, kernels: Sequence[Written]) -> str:
@@ -58,10 +54,10 @@ def _sectioned(text: str, kernels: Sequence[Written]) -> str:
     return text
 
 
-def section(written: Written) -> str:
+def _section(written: Written) -> str:
     """A kernel's part of its family's text."""
     lines = source.functions(*written).splitlines()
-    return f"\n{source.SECTION}{written.name}\n" + "".join(map(_wrapped, lines))
+    return f"\n{source.SECTION}{written.name}\n" + "".join(map(wrapped, lines))
 
 
 def _host(family: str, kernels: Sequence[Written]) -> str:
@@ -71,7 +67,7 @@ def _host(family: str, kernels: Sequence[Written]) -> str:
         "where inputs are prepared": any(source.prepares_inputs(each.kernel) for each in kernels),
         "where programs are computed": any(each.kernel.layer.tail for each in kernels),
     }
-    cases = "".join(_wrapped(f"    case {place}: {_launched(each)}") for place, each in enumerate(kernels)).rstrip()
+    cases = "".join(wrapped(f"    case {place}: {_launched(each)}") for place, each in enumerate(kernels)).rstrip()
     return only(_host_text(), wanted).replace("KERNELS", cases)
 
 
@@ -87,15 +83,3 @@ def _launched(written: Written) -> str:
         of_inputs = f"(void*){source.PREPARING_INPUTS.format(name)}" if source.prepares_inputs(kernel) else "nullptr"
         pointers += [f"(void*){source.PREPARING.format(name)}", of_inputs]
     return f"return launched({', '.join(['numbers', f'tconv::{source.launch_name(name)}', *pointers])});"
-
-
-def _wrapped(line: str) -> str:
-    """A line in several where it is long, none of which ends within ``a = 1``."""
-    if len(line) <= _WIDTH:
-        return f"{line}\n"
-    indent = line[: len(line) - len(line.lstrip())]
-    comment = line.lstrip().startswith("//")
-    further = f"{indent}//   " if comment else f"{indent}    "
-    text = line.strip().replace(" = ", _EQUALS)
-    pieces = textwrap.wrap(text, _WIDTH, initial_indent=indent, subsequent_indent=further, break_on_hyphens=False)
-    return "\n".join(pieces).replace(_EQUALS, " = ") + "\n"

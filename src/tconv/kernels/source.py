@@ -240,7 +240,7 @@ def functions(kernel: Kernel[Any], name: str) -> str:
         program = parse(kernel.layer.tail)
         texts.append(functor(program, f"{name}_program"))
         operands = [operand.name for operand in program.operands]
-        behind = reads_and_program(operands, name, bool(getattr(kernel.tile, "channels_last", 0)))
+        behind = reads_and_program(operands, name, reads_channels_last(kernel))
     template = f"{kernel.family}_launch<::{name}_layer, ::{name}_tile>"
     texts.append(f"namespace tconv {{\n{launch_function(kernel, name, template)}}}\n")
     texts.append(function(kernel, name, "", *behind))
@@ -257,6 +257,11 @@ def prepares_weights(family: str) -> bool:
 def prepares_inputs(kernel: Kernel[Any]) -> bool:
     """Whether a function of its own brings the kernel's inputs into another order."""
     return bool(getattr(kernel.tile, "prepared_inputs", 0))
+
+
+def reads_channels_last(kernel: Kernel[Any]) -> bool:
+    """Whether the kernel's input and output are channels_last; else they are contiguous."""
+    return FAMILIES[kernel.family].reads_channels_last(kernel)
 
 
 def tile_members(tile: Any) -> str:

@@ -36,20 +36,17 @@ _FIRST_MACRO = "#define TCONV_CONSTANT "
 _FIRST_COMMENT = re.compile(r"\A(//[^\n]*\n)+")
 
 
-def kernel_texts(kernels: Sequence[Kernel[Any]], user: str) -> dict[str, str]:
+def kernel_texts(kernels: Sequence[Kernel[Any]]) -> dict[str, str]:
     """The headers of the families of `kernels`, after `PRIMITIVES`.
 
     Each text is to be pasted into one `in_namespace`, a family's behind that of the primitives. What the constants of
     its kernels decide is decided in a family's text.
-
-    Args:
-        user: what else mentions them.
     """
     families = sorted({kernel.family for kernel in kernels})
     # What instances call.
     asked = [f"{name}() {name}_weights() {name}_launch() {name.capitalize()}Tile<>" for name in families]
     asked += ["preparing_threads"] * any(map(prepares_weights, families))
-    user = " ".join([user, _HOST_ASKS, *asked, *(configuration(kernel, "any") for kernel in kernels)])
+    user = " ".join([_HOST_ASKS, *asked, *(configuration(kernel, "any") for kernel in kernels)])
     user = " ".join([user, *sorted({f"{kernel.family}_inputs()" for kernel in kernels if prepares_inputs(kernel)})])
     programs = sorted({kernel.layer.tail for kernel in kernels} - {""})
     user = " ".join([user, *(functor(parse(program), "program") for program in programs)])

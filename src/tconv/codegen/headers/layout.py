@@ -14,6 +14,8 @@ from tconv.codegen.headers.syntax import Text, walk
 _COLUMNS = 120
 #: A line is broken behind this column, if it can be.
 _WELL_FILLED = 80
+#: An equals sign at which no line is broken.
+_EQUALS = "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}"
 #: As many lines as a statement takes.
 _ANY = 99
 #: What the emulator has in its own words is left out there.
@@ -180,6 +182,17 @@ def _together(text: str) -> str:
         if line and not line.startswith("//"):
             last = None
     return "\n".join(line for number, line in enumerate(lines) if number not in dropped)
+
+
+def wrapped(line: str) -> str:
+    """A line of words in several where it is long, none of which ends within ``a = 1``."""
+    if len(line) <= _COLUMNS:
+        return f"{line}\n"
+    indent = line[: len(line) - len(line.lstrip())]
+    further = f"{indent}//   " if line.lstrip().startswith("//") else f"{indent}    "
+    text = line.strip().replace(" = ", _EQUALS)
+    pieces = textwrap.wrap(text, _COLUMNS, initial_indent=indent, subsequent_indent=further, break_on_hyphens=False)
+    return "\n".join(pieces).replace(_EQUALS, " = ") + "\n"
 
 
 def _masked(line: str) -> str:

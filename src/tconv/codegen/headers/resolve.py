@@ -187,10 +187,10 @@ class Kernels:
 
     def shown_type(self, types: Sequence[Value]) -> str | None:
         """The text of a type, if it is the same for all but for the kernel."""
-        texts = {self._type_text(each, number) for number, each in enumerate(types)}
+        texts = {self.type_text(each, number) for number, each in enumerate(types)}
         return texts.pop() if len(texts) == 1 else None
 
-    def _type_text(self, type_: Value, number: int) -> str:
+    def type_text(self, type_: Value, number: int) -> str:
         if isinstance(type_, int):
             return str(type_)
         if type_ in [self.scopes[number].names[name] for name in OF_KERNEL[:2]]:
@@ -200,7 +200,7 @@ class Kernels:
             if parameter in OF_KERNEL and argument == self.scopes[number].names.get(parameter):
                 made += [KERNEL] * (KERNEL not in made)
             elif parameter not in OF_LAYER or not self.agreed(parameter):
-                made.append(self._type_text(argument, number))
+                made.append(self.type_text(argument, number))
         return type_.name + (f"<{', '.join(made)}>" if made else "")
 
     def _parameters(self, name: str, arguments: Sequence[Any]) -> Sequence[str]:

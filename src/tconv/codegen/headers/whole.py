@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import re
-import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -24,7 +23,7 @@ from tconv.codegen.headers.declarations import (
     without_unused_specializations,
 )
 from tconv.codegen.headers.evaluate import Type, World
-from tconv.codegen.headers.layout import UNROLL, compact, filled, with_bodies_in_place, with_comments_filled
+from tconv.codegen.headers.layout import UNROLL, compact, filled, with_bodies_in_place, with_comments_filled, wrapped
 from tconv.codegen.headers.listed import listed
 from tconv.codegen.headers.other_names import without_other_names
 from tconv.codegen.headers.paragraphs import used_paragraphs
@@ -35,6 +34,7 @@ from tconv.codegen.headers.sweep import swept
 from tconv.codegen.headers.syntax import STRUCTS, Text, declared_name, edited, field, parsed, walk, words
 from tconv.codegen.marks import marks, only
 from tconv.kernels import source
+from tconv.kernels.source import reads_channels_last
 from tconv.planner import FAMILIES, Kernel
 from tconv.pointwise.functor import functor
 from tconv.pointwise.program import parse
@@ -50,9 +50,6 @@ _BEFORE_PRAGMA = re.compile(r"\n\s*\n(?=#pragma)")
 _KERNELS = 'extern "C"'
 #: What is said of the constants of a layer and of a tile, by their ranks.
 _GIVEN = {0: "// Of the layer.", 1: "// Of the tile: what a block, a warp and a thread have."}
-_COLUMNS = 120
-#: An equals sign at which no line is broken.
-_EQUALS = "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}"
 _TEMPLATE = re.compile(r"template <([^<>]*)>(\s+)(?:(?:struct|class|using) (\w+)|[^;{(]*?(\w+)\()")
 
 
@@ -118,17 +115,11 @@ def _declared(constants: Sequence[Constant]) -> Iterator[str]:
         if given and of in _GIVEN:
             yield _GIVEN[of]
             text = "constexpr int " + ", ".join(f"{one.name} = {one.text}" for one in each) + ";"
-            yield from _broken(text)
+            yield from wrapped(text).splitlines()
             continue
         for one in each:
             yield from one.comment.split("\n") if one.comment else ()
             yield f"constexpr {one.type} {one.name} = {one.text};" + (f"  {one.behind}" if one.behind else "")
-
-
-def _broken(text: str) -> list[str]:
-    """A long declaration in several lines, none of which ends within ``a = 1``."""
-    lines = textwrap.wrap(text.replace(" = ", _EQUALS), _COLUMNS, subsequent_indent="    ")
-    return [line.replace(_EQUALS, " = ") for line in lines]
 
 
 def _asked(kernels: Sequence[tuple[Kernel[Any], str]]) -> str:
@@ -205,14 +196,10 @@ def _until_same(change: Callable[[str], str], text: str) -> str:
     return text
 
 
-def _channels_last(kernel: Kernel[Any]) -> bool:
-    return bool(getattr(kernel.tile, "channels_last", 0))
-
-
 def _program_name(kernels: Sequence[tuple[Kernel[Any], str]], kernel: Kernel[Any]) -> str:
     """The functor of a kernel's program: that of the first kernel which has the same; none where it has no program."""
-    wanted = kernel.layer.tail, _channels_last(kernel)
-    first = next(name for other, name in kernels if (other.layer.tail, _channels_last(other)) == wanted)
+    wanted = kernel.layer.tail, reads_channels_last(kernel)
+    first = next(name for other, name in kernels if (other.layer.tail, reads_channels_last(other)) == wanted)
     return f"{first}_program" if kernel.layer.tail else ""
 
 
@@ -222,7 +209,7 @@ def _functors(kernels: Sequence[tuple[Kernel[Any], str]]) -> dict[str, str]:
     for kernel, _ in kernels:
         if name := _program_name(kernels, kernel):
             text = functor(parse(kernel.layer.tail), name).replace("tconv::", "").replace(", bool channels_last>", ">")
-            made[name] = re.sub(r"\bchannels_last\b", str(_channels_last(kernel)).lower(), text)
+            made[name] = re.sub(r"\bchannels_last\b", str(reads_channels_last(kernel)).lower(), text)
     return made
 
 
@@ -232,7 +219,7 @@ def _structs(kernels: Sequence[tuple[Kernel[Any], str]], common: Kernels) -> lis
     for number, (kernel, name) in enumerate(kernels if common.differing else ()):
         types = {n: v[number] for n, v in common.differing.items() if isinstance(v[number], Type)}
         members = [
-            f"using {n} = {common._type_text(v, number).replace(KERNEL, f'{name}_layer')};" for n, v in types.items()
+            f"using {n} = {common.type_text(v, number).replace(KERNEL, f'{name}_layer')};" for n, v in types.items()
         ]
         for of, wide in (("int", False), ("long long", True)):
             values = [
@@ -260,7 +247,7 @@ def _functions(kernel: Kernel[Any], name: str, program: str, element: Type) -> s
     behind = ("", "")
     if program:
         operands = [operand.name for operand in parse(kernel.layer.tail).operands]
-        behind = source.reads_and_program(operands, name, _channels_last(kernel))
+        behind = source.reads_and_program(operands, name, reads_channels_last(kernel))
     made = [source.function(kernel, name, "", *behind)]
     made += [source.function(kernel, name, "_weights")] * source.prepares_weights(kernel.family)
     made += [source.function(kernel, name, "_inputs")] * source.prepares_inputs(kernel)

@@ -127,8 +127,7 @@ template <class Layer, class Tile, class Program = Identity>
 TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer::Element* weight,
                          const typename Layer::Element* bias, typename Layer::Element* y, int y_channels, int batch,
                          int input_depth, int input_height, int input_width, int output_depth, int output_height,
-                         int output_width,
-                         const Program& program = {}) {
+                         int output_width, const Program& program = {}) {
   using Shape = DirectShape<Layer, Tile>;
   using Element = typename Layer::Element;
   using Accumulator = typename Shape::Accumulator;

@@ -110,8 +110,7 @@ template <class Layer, class Tile, class Program = Identity>
 TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::Element* weight,
                       const typename Layer::Element* bias, typename Layer::Element* y, int y_channels, int batch,
                       int input_depth, int input_height, int input_width, int output_depth, int output_height,
-                      int output_width,
-                      const Program& program = {}) {
+                      int output_width, const Program& program = {}) {
   using Shape = MmaShape<Layer, Tile>;
   TCONV_SHARED(shared);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
