@@ -290,7 +290,7 @@ def _define(space):
     return defined
 
 # What torch.compile and dispatch modes see, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_51316b7cbffa3482")
+_OPERATOR = _define("tconv_81f4b3ed31cbc24f")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them
@@ -1635,9 +1635,8 @@ TCONV_DEVICE void mma(const float* x, const float* weight, const float* bias, fl
     const Epilogue epilogue{bias + first_channel};
     const long long plane = static_cast<long long>(output_depth) * output_height * output_width;
     mma_store<Kernel>(sums, epilogue, shared + Kernel::stored_at + warp * Kernel::turn_bytes,
-              y + first_channel * plane, boxes.box(number), first_row_tile,
-              warp_wide * Kernel::warps_position_tiles * 8, y_channels, batch, output_depth, output_height,
-                  output_width);
+        y + first_channel * plane, boxes.box(number), first_row_tile, warp_wide * Kernel::warps_position_tiles * 8,
+        y_channels, batch, output_depth, output_height, output_width);
     number += boxes_together;
   } while (Kernel::pipeline_resident && number < box_count);
 }

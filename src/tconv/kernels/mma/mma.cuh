@@ -252,8 +252,9 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
                                             static_cast<int>(first_channel)};
     const long long plane = static_cast<long long>(output_depth) * output_height * output_width;
     mma_store<Layer, Tile>(sums, epilogue, shared + Shape::stored_at + warp * Shape::turn_bytes,
-              y + first_channel * (Tile::channels_last ? 1 : plane), boxes.box(number), first_row_tile,
-              warp_wide * Tile::Warps::position_tiles * 8, y_channels, batch, output_depth, output_height, output_width);
+                           y + first_channel * (Tile::channels_last ? 1 : plane), boxes.box(number), first_row_tile,
+                           warp_wide * Tile::Warps::position_tiles * 8, y_channels, batch, output_depth, output_height,
+                           output_width);
     number += boxes_together;
   } while (Tile::Pipeline::resident && number < box_count);
 }
