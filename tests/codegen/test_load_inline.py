@@ -63,9 +63,16 @@ def test_each_gpu_has_an_extension_of_its_own(
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     options = file["_load_options"]("direct", capability)
     expected = ["-O3", f"-gencode=arch=compute_{arch},code=sm_{arch}", *["-DTCONV_OVERLAPS"] * overlaps]
-    assert options["extra_cuda_cflags"] == expected
+    assert options["extra_cuda_cflags"] == [*expected, "--split-compile=0"]
     others = {(7, 5), (8, 0), (8, 9), (9, 0), (12, 1)} - {capability}
     assert options["name"] not in {file["_load_options"]("direct", other)["name"] for other in others}
+
+
+def test_an_nvcc_that_cannot_compile_kernels_beside_each_other_is_not_asked_to(
+    file: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    assert not any("split" in flag for flag in file["_load_options"]("direct", (8, 0))["extra_cuda_cflags"])
 
 
 @pytest.mark.parametrize("what", ["_BINDING", "_CUDA"])

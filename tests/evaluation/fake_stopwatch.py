@@ -62,6 +62,9 @@ class FakeStopwatch(Stopwatch):
     def clock(self) -> OperatorClock:
         return OperatorClock()
 
+    def prepare(self) -> None:
+        pass
+
 
 class CompilingStopwatch(FakeStopwatch):
     """Whose compiler makes one operator of a model; it refuses one that says so."""

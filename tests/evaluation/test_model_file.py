@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 import torch
 
+from tconv.evaluation.files import side as side_module
 from tconv.evaluation.files.side import CandidateFailed, Side
 from tconv.evaluation.files.subject import Subject
+from tconv.sandbox.exchange import Exchange
 from tconv.sandbox.model_file import MODEL, ModelFileError, read_source
 from tconv.sandbox.worker import Workshop
 
@@ -86,6 +88,38 @@ def test_the_same_seed_gives_the_same_inputs_and_another_one_others(workshop: Wo
         assert torch.equal(first, again) and not torch.equal(first, other)
         cut = side.inputs(1, [(1, 4, 3, 7)])[0]
         assert torch.equal(cut, first[:1, :, :3])
+
+
+def test_large_inputs_are_written_once_for_all_that_read_them(
+    workshop: Workshop, write: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What has been changed since, or is a part of them, has a file of its own."""
+    monkeypatch.setattr(side_module, "KEPT_BYTES", 0)
+    path = write("model.py", GOOD)
+    with open_side(workshop, path) as model, open_side(workshop, path) as other:
+        other.beside = model
+        written: list[Any] = []
+        to_file = other._exchange.write
+        monkeypatch.setattr(other._exchange, "write", lambda value: written.append(value) or to_file(value))
+        for side in (model, other):
+            state = side.construct(0, side.arguments())
+        model.begin_example(0)
+        shapes = model.example()
+        (x,) = model.inputs(0, shapes)
+        weight = state["up.weight"]
+        written.clear()
+        results = [other.forward([x], state).outputs]
+        reader = Exchange(workshop.directory, "reader")
+        for _ in range(2):
+            assert torch.equal(reader.read(model.example_for_another())[0], x)
+        assert [each for each in written if isinstance(each, list)] == []
+        results.append(other.forward([x.add_(1)]).outputs)
+        (part,) = model.inputs(0, [(1, 4, 6, 7)])
+        results.append(other.forward([part]).outputs)
+        for result, given in zip(results, (x - 1, x, x[:1] - 1), strict=True):
+            torch.testing.assert_close(result, torch.nn.functional.conv_transpose2d(given, weight))
+        model.forget_example()
+        assert [each for each in written if isinstance(each, list)] == [[x], [part]]
 
 
 def test_keyword_arguments_and_no_arguments(workshop: Workshop, write: Writer) -> None:

@@ -66,6 +66,7 @@ def test_sides_take_turns_and_the_slower_one_decides_how_many_calls_there_are() 
     assert asked == [("candidate", 0), ("reference", 0), *there, *there[::-1], *there, *there[::-1], *there]
     assert found["candidate"] == Called((1.0,) * 50, (2.0,) * 50)
     assert found["reference"] == Called((40.0,) * 50, (80.0,) * 50)
+    assert len(bench._by_turns(sides, "default", dict.fromkeys(sides, "calls"), 2)["candidate"].wall_ms) == 20  # type: ignore[arg-type]
 
 
 @pytest.fixture

@@ -95,7 +95,7 @@ def job(
         monkeypatch.setattr(run, "check_layers", check_layers)
         monkeypatch.setattr(run, "gpu_is_shared", lambda: shared)
         monkeypatch.setattr(run.judging, "opened", opened)
-        monkeypatch.setattr(run, "_wake_gpu", lambda: None)
+        monkeypatch.setattr(run, "load_libraries", lambda: None)
         monkeypatch.setattr(run._Job, "_gpu", lambda self: Gpu.h200())
         monkeypatch.setattr(run._Job, "_resolve", lambda self, problem, wanted: by_kind(problem, wanted))
         model = model_file(MODEL)

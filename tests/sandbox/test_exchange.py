@@ -51,6 +51,23 @@ def test_tensors_arrive_bit_for_bit(value: torch.Tensor, tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []  # read once and removed
 
 
+@pytest.mark.parametrize("digests", [True, False])
+def test_each_reader_has_a_name_of_its_own_for_the_same_bytes(tmp_path: Path, digests: bool) -> None:
+    here, there = (Exchange(tmp_path, side, digests=digests) for side in ("here", "there"))
+    value = {"x": torch.randn(3, 4).t(), "file": ["file", torch.empty(0, 2)], "scale": 2.0}
+    tree = here.write([value])
+    (file,) = tmp_path.iterdir()
+    for _ in range(2):
+        (found,) = there.read(json.loads(json.dumps(here.again(tree))))
+        assert torch.equal(found["x"], value["x"]) and found["x"].stride() == (1, 4)
+        assert found["file"][0] == "file" and found["file"][1].shape == (0, 2) and found["scale"] == 2.0
+        assert list(tmp_path.iterdir()) == [file]
+    there.read(tree)
+    with pytest.raises(Malformed, match="cannot be read"):
+        there.read(here.again(tree))
+    assert here.read(here.again(here.write([1, None]))) == [1, None]
+
+
 @pytest.mark.parametrize(
     "value",
     [

@@ -151,6 +151,7 @@ def _load_options(family, capability):
     version = "90a" if _has_sm_90a(capability) else "".join(map(str, capability))
     flags = ["-O3", f"-gencode=arch=compute_{version},code=sm_{version}"]
     flags += ["-DTCONV_OVERLAPS"] * (capability >= (9, 0))
+    flags += ["--split-compile=0"] * ((torch.version.cuda or "") >= "13")  # all kernels at once
     options = {
         "name": "tconv_" + hashlib.sha256("\n".join([_BINDING, cuda] + flags).encode()).hexdigest()[:20],
         "cpp_sources": [_BINDING],

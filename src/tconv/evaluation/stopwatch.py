@@ -24,6 +24,14 @@ _CYCLES_PER_SECOND = 2e9
 _LONGEST_SLEEP = 0.2
 
 
+def load_libraries() -> None:
+    """Has CUDA, cuDNN and cuBLAS load what they load at their first use, which takes each some tenths of a second."""
+    x = torch.zeros(1, 1, 1, 1, device="cuda")
+    torch.nn.functional.conv_transpose2d(x, x)
+    torch.mm(x[0, 0], x[0, 0])
+    torch.cuda.synchronize()
+
+
 class CudaClock:
     """Times calls on the current CUDA device by events on the current stream. See `timing.Clock`."""
 

@@ -21,6 +21,8 @@ _FEWEST_ROUNDS, _FEWEST_CALLS, _ROUND_MS = 4, 3, 20.0
 STEADY = 0.02
 #: As a program calls: rounds, calls in each, and the milliseconds that a round may take where calls are long.
 CALLED_ROUNDS, CALLED, _CALLED_ROUND_MS = 5, 20, 400.0
+#: Of settings other than the default, of which medians are told and nothing is judged by, fewer rounds.
+CALLED_ROUNDS_OF_OTHERS = 2
 #: By so much the host's clock around such a call may exceed the events: a share, and milliseconds.
 _AROUND_SHARE, _AROUND_MS = 0.05, 0.02
 

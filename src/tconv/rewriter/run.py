@@ -22,6 +22,7 @@ from tconv.evaluation.files.side import CannotJudge
 from tconv.evaluation.precision import Wanted, resolve, understood
 from tconv.evaluation.report import Report
 from tconv.evaluation.steps import Steps
+from tconv.evaluation.stopwatch import load_libraries
 from tconv.jit.tuned import answers
 from tconv.planner import FAMILIES, Gpu, floor_seconds
 from tconv.planner.tuned import Answers
@@ -105,7 +106,7 @@ class _Job:
             self.compiled = Compiler(pool)
             model = self.request.model
             if self.on_gpu:
-                _wake_gpu()
+                load_libraries()  # while the process that traces loads torch
             self.say(f"tracing {model.name}")
             interface, timeout_s = self.request.interface, self.request.timeout_s
             found = trace(model, interface, timeout_s=timeout_s, workshop=self.workshop, to_judge=True)
@@ -364,13 +365,6 @@ class _Job:
         full = (f"the full size, for the emulator ({shrunk})",) if shrunk else ()
         autocast = judging.autocast_not_checked(read_source(self.request.model))
         return ("the link of load_inline", *full, *autocast, "times")
-
-
-def _wake_gpu() -> None:
-    """What the first use of a GPU and of cuDNN loads is loaded while the process that traces loads torch."""
-    x = torch.zeros(1, 1, 1, 1, device="cuda")
-    torch.nn.functional.conv_transpose2d(x, x)
-    torch.cuda.synchronize()
 
 
 def _size(problem: Problem) -> Problem:

@@ -15,7 +15,7 @@ import os
 import re
 import secrets
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -100,6 +100,33 @@ class Exchange:
         except Exception as error:
             # Whatever a wrong type, a missing key or a missing file leads to, it is the writer's doing.
             raise Malformed(f"wrote what cannot be read ({type(error).__name__}: {error})") from error
+
+    def again(self, tree: Tree) -> Tree:
+        """A trusted tree for one more reader, while its file is there: whoever reads a tree removes the file.
+
+        Raises:
+            Trouble: the directory cannot be written.
+        """
+        names: dict[str, str] = {}
+
+        def linked(name: str) -> str:
+            if name not in names:
+                names[name] = f"{self._side}-{secrets.token_hex(8)}"
+                with suppress(FileNotFoundError):  # there is none where all tensors are empty
+                    os.link(self._directory / name, self._directory / names[name])
+            return names[name]
+
+        def inner(part: Tree) -> Tree:
+            if isinstance(part, list):
+                return [inner(each) for each in part]
+            if not isinstance(part, dict):
+                return part
+            return {**part, "file": linked(part["file"])} if "file" in part else {k: inner(v) for k, v in part.items()}
+
+        try:
+            return inner(tree)
+        except OSError as error:
+            raise _trouble(self._directory, error) from None
 
     @staticmethod
     def size(tree: Tree) -> int:
@@ -300,13 +327,9 @@ class _Written:
                 assert self._file is not None
                 self._file.write(there.numpy())  # type: ignore[call-overload]
         except OSError as error:
-            raise self._trouble(error) from None
+            raise _trouble(self.path.parent, error) from None
         self._end += plain.numel()
         return start
-
-    def _trouble(self, error: OSError) -> Trouble:
-        reason = error.strerror or error
-        return Trouble(f"cannot write in {self.path.parent}: {reason}; values pass through it: see that it has room")
 
     def __enter__(self) -> _Written:
         return self
@@ -316,10 +339,15 @@ class _Written:
             if self._file is not None:
                 self._file.close()
         except OSError as error:
-            raise self._trouble(error) from None
+            raise _trouble(self.path.parent, error) from None
         finally:
             if failed is not None:  # nobody will read it
                 self.path.unlink(missing_ok=True)
+
+
+def _trouble(directory: Path, error: OSError) -> Trouble:
+    reason = error.strerror or error
+    return Trouble(f"cannot write in {directory}: {reason}; values pass through it: see that it has room")
 
 
 class _Read:

@@ -16,6 +16,7 @@ from tconv.evaluation.files.timed_side import Place, TimedOutputs, TimedSide
 from tconv.evaluation.timing import (
     CALLED,
     CALLED_ROUNDS,
+    CALLED_ROUNDS_OF_OTHERS,
     Called,
     Measured,
     calls_a_round,
@@ -170,7 +171,7 @@ class _Others:
 
     def time(self, name: str, side: TimedSide, way: str, keeps: Keeps = "nothing") -> list[TimedOutputs]:
         """Adds those of a way under a name; some of the calls in inference, if it keeps any."""
-        called = _by_turns({name: side}, way, {name: "nothing"}) if self.as_called else {}
+        called = _by_turns({name: side}, way, {name: "nothing"}, CALLED_ROUNDS_OF_OTHERS) if self.as_called else {}
         self.inference[name], calls = side.inference(way, self.evaluation, keeps)
         self.called.update(called)
         return calls
@@ -185,14 +186,16 @@ class _Others:
             self.notes.append(f"{what} was not timed: {last}")
 
 
-def _by_turns(sides: Mapping[str, TimedSide], way: str, keeps: Mapping[str, Keeps]) -> dict[str, Called]:
+def _by_turns(
+    sides: Mapping[str, TimedSide], way: str, keeps: Mapping[str, Keeps], rounds: int = CALLED_ROUNDS
+) -> dict[str, Called]:
     """Times of calls as programs make them, a process a side, of each as many as the slowest has time for."""
     count = calls_a_round(max([side.begin(way, keeps[name]) for name, side in sides.items()]))
-    rounds: dict[str, list[Called]] = {name: [] for name in sides}
-    for number in range(CALLED_ROUNDS):
+    found: dict[str, list[Called]] = {name: [] for name in sides}
+    for number in range(rounds):
         for name in list(sides)[:: 1 if number % 2 == 0 else -1]:
-            rounds[name].append(sides[name].called(way, count))
-    return {name: Called.joined(found) for name, found in rounds.items()}
+            found[name].append(sides[name].called(way, count))
+    return {name: Called.joined(of_side) for name, of_side in found.items()}
 
 
 def _as_called(

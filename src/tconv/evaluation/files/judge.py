@@ -38,6 +38,7 @@ from tconv.evaluation.precision import Wanted, resolve, understood
 from tconv.evaluation.report import Report, Variation
 from tconv.evaluation.verdict import Check, Level, Timing, Verdict, one_line
 from tconv.problem import Problem
+from tconv.sandbox.gpu_memory import place_for
 from tconv.sandbox.model_file import CANDIDATE, MODEL, Interface, ModelFileError, read_source
 from tconv.sandbox.source_scan import builds_cuda, cuda_autocast, gpu_conditions, written_by_tconv
 from tconv.sandbox.worker import Workshop
@@ -374,7 +375,7 @@ class _Court:
 
     def _open_candidate(self) -> Side:
         candidate = self._open(self._candidate, CANDIDATE, CandidateFailed)
-        candidate.narrow = self.model.narrow
+        candidate.narrow, candidate.beside = self.model.narrow, self.model
         return candidate
 
     def _has_control(self) -> bool:
@@ -384,7 +385,7 @@ class _Court:
     def _open_control(self) -> Side:
         """`Model` in a candidate's place."""
         control = self._open(*self._model, CandidateFailed)
-        control.narrow = self.model.narrow
+        control.narrow, control.beside = self.model.narrow, self.model
         return control
 
     def begin(self) -> None:
@@ -477,16 +478,20 @@ class _Court:
     def timing_begun(self, case: Case, bench: bool) -> Iterator[list[TimedSide]]:
         """For a `bench`, processes that will time `Model` start while the candidate is compared, at the default level.
 
-        They hold copies of the inputs: large ones are made when they are asked for.
+        They hold copies of the inputs: large ones are made when they are asked for, unless the GPU has room for many.
         """
         problems = [problem for problem in case.full.problems if problem is not None]
         size = sum(math.prod(problem.input_shape) * problem.layer.item_bytes for problem in problems)
         begun: list[TimedSide] = []
         try:
-            if bench and self._level == "default" and size <= _LARGE_BYTES:
+            on_gpu = place_for(size, self.device) == self.device
+            if bench and self._level == "default" and (size <= _LARGE_BYTES or on_gpu):
                 for _ in range(_OF_MODEL):
-                    inputs = partial(self.model.inputs_for_another, SEED)
-                    begun.append(TimedSide(self._place(self.device), *self._model, case.arguments, inputs))
+                    begun.append(
+                        TimedSide(
+                            self._place(self.device), *self._model, case.arguments, self.model.example_for_another
+                        )
+                    )
             yield begun
         finally:
             for side in begun:
@@ -505,6 +510,7 @@ class _Court:
             problem = case.full.layer.problem
             precision = resolve(problem, self.wanted, device=self.device)
             floor = floor_seconds(replace(problem, layer=replace(problem.layer, precision=precision)))
+        self.model.forget_example()
         computed = layer_alone(case, self.model.construct(SEED, case.arguments)) is not None
         # The judge computes a layer alone where the results are, and compares those of models piece by piece.
         device = self.device if computed else torch.device("cpu")
@@ -513,7 +519,7 @@ class _Court:
             self._model,
             self._candidate,
             case.arguments,
-            partial(self.model.inputs_for_another, SEED),
+            self.model.example_for_another,
             by_samples=computed or self.model.samples_apart,
             computed=computed,
             begun=begun,

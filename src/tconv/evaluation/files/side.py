@@ -145,6 +145,13 @@ class Side:
         self._sent: Unchanged | None = None
         #: Large inputs that it was given last, and has not changed as far as it tells.
         self._given: Unchanged | None = None
+        #: Of the example: its seed and shapes, the file that others are given it from, and what was read from that here
+        #: if it is large.
+        self._example: tuple[int, Shapes] = 0, ()
+        self._file_of_example: Tree = None
+        self._read_here: Unchanged | None = None
+        #: The side that the example came from: its file is read, rather than another one written.
+        self.beside: Side | None = None
         self._sends_again = level == "strict"
         #: Whether large inputs in float64 were run a few samples at a time, and rightly: each is computed alone.
         self.samples_apart = False
@@ -203,24 +210,40 @@ class Side:
 
     def begin_example(self, seed: int) -> None:
         """Have inputs made and kept in the process for `trace`: `example` waits for that, and is the next call."""
+        self._example = seed, ()
         with self._faults("get_inputs()"):
             self._worker.begin("example", timeout_s=self._timeout_s, seed=seed)
 
     def example(self) -> Shapes:
         """The shapes of the inputs that were begun."""
         with self._faults("get_inputs()"):
-            shapes = self._worker.finish()
-        return [None if shape is None else tuple(shape) for shape in shapes]
+            found = self._worker.finish()
+        shapes = [None if shape is None else tuple(shape) for shape in found]
+        self._example = self._example[0], shapes
+        return shapes
 
     def inputs(self, seed: int, shapes: Shapes | None = None, first: int = 0) -> list[Any]:
         """What `get_inputs()` returns after seeding; cut to `shapes`, from a sample on."""
-        tree = self._call("inputs", "get_inputs()", seed=seed, shapes=shapes, first=first)
         size = 4 * sum(math.prod(shape) for shape in shapes or () if shape)
-        return self._read(tree, place_for(size, self._device))
+        place = place_for(size, self._device)
+        if (seed, list(shapes or ())) != self._example:
+            return self._read(self._call("inputs", "get_inputs()", seed=seed, shapes=shapes, first=first), place)
+        values = self._read(self.example_for_another(), place)
+        self._read_here = _large(values)
+        return values
 
-    def inputs_for_another(self, seed: int) -> Tree:
-        """The same, at full size, for another process of the workshop, which reads it from the exchange once."""
-        return self._call("inputs", "get_inputs()", seed=seed)
+    def example_for_another(self) -> Tree:
+        """The example's inputs for another process of the workshop, which reads them from the exchange once.
+
+        They are written once: of gigabytes that takes a second.
+        """
+        if self._file_of_example is None:
+            self._file_of_example = self._call("inputs", "get_inputs()", seed=self._example[0])
+        return self._exchange.again(self._file_of_example)
+
+    def forget_example(self) -> None:
+        """Hand back what is kept of it here, which may be gigabytes."""
+        self._read_here = None
 
     def forward(
         self,
@@ -237,7 +260,7 @@ class Side:
         given = None if inputs is None or self._has(inputs) else list(inputs)
         sent, now = self._sent, None if state is None else Unchanged(state)
         kept = now is not None and now == sent
-        trees = {"inputs": self._exchange.write(given), "state": None if kept else self._exchange.write(state)}
+        trees = {"inputs": self._tree_of(given), "state": None if kept else self._exchange.write(state)}
         release(some=True)  # the process needs memory, too
         self._sent, last, self._given = None, self._given, None
         found = self._call("forward", "forward", **trees, kept_state=kept, narrow=self.narrow, **options)
@@ -255,6 +278,13 @@ class Side:
     def _has(self, inputs: Sequence[Any]) -> bool:
         """Whether these are what the process was given last: gigabytes take seconds."""
         return self._given is not None and not self._sends_again and _large(inputs) == self._given
+
+    def _tree_of(self, inputs: list[Any] | None) -> Tree:
+        """Inputs for the process: large ones from the file that they were read from, if they are as they were."""
+        source = self.beside or self
+        if inputs is not None and source._read_here is not None and source._read_here == _large(inputs):
+            return self._exchange.again(source._file_of_example)
+        return self._exchange.write(inputs)
 
     def operators(self) -> tuple[str, ...]:
         """PyTorch's own transposed convolutions that another run on the last inputs is seen to call."""

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from tconv.evaluation.files.lazy import settled
 from tconv.evaluation.files.timed_call import Keeps, TimedCall, are_large, copied
-from tconv.evaluation.stopwatch import CudaClock
+from tconv.evaluation.stopwatch import CudaClock, load_libraries
 from tconv.evaluation.timing import STEADY, Clock, Measured, interleave
 from tconv.precision import allows_tf32
 from tconv.sandbox.exchange import Exchange, Tree
@@ -69,10 +69,15 @@ class Stopwatch:
         self._watch = Watch()
         self._file = load(path, Interface(*interface))
         self._call: TimedCall | None = None
+        self.prepare()
 
     def clock(self) -> Clock:
         """What measures."""
         return CudaClock()
+
+    def prepare(self) -> None:
+        """What every call needs is loaded now, while others run. The file, which has run, may say how, as by flags."""
+        load_libraries()
 
     def compiled(self, module: nn.Module) -> Any:
         """The module under `torch.compile`."""
