@@ -21,6 +21,7 @@ import torch
 
 from tconv.errors import Trouble
 from tconv.sandbox import digest
+from tconv.sandbox import exchange as exchange_module
 from tconv.sandbox.exchange import Exchange, Malformed, tensors
 from tconv.sandbox.records import Record, Unportable, restored
 
@@ -120,7 +121,60 @@ def test_a_subclass_of_tensor_is_refused(tmp_path: Path) -> None:
     assert torch.equal(passed(torch.nn.Parameter(torch.ones(2)), tmp_path), torch.ones(2))
 
 
-TREE = {"file": "theirs", "at": 0, "dtype": "float32", "shape": [3], "stride": [1], "offset": 0}
+@pytest.fixture
+def striped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors of more than 64 bytes lie in files of their own, in pieces of 8 bytes."""
+    monkeypatch.setattr(exchange_module, "_STRIPED_BYTES", 64)
+    monkeypatch.setattr(exchange_module, "_PIECE_BYTES", 8)
+
+
+@pytest.mark.parametrize("digests", [True, False])
+@pytest.mark.parametrize("count", [63, 64, 65, 71, 72, 73, 127, 128, 129, 1000])
+@pytest.mark.usefixtures("striped")
+def test_large_tensors_lie_in_files_of_their_own(tmp_path: Path, count: int, digests: bool) -> None:
+    here, there = (Exchange(tmp_path, side, digests=digests) for side in ("here", "there"))
+    value = [torch.randint(0, 255, (count,), dtype=torch.uint8), torch.randn(3), torch.randn(9, 7).t()]
+    tree = here.write(value)
+    assert len(list(tmp_path.iterdir())) == 1 + (8 if count > 64 else 0) + 8
+    for each in (here.again(tree), tree):
+        found = there.read(json.loads(json.dumps(each)))
+        assert all(map(torch.equal, found, value)) and found[2].stride() == (1, 7)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("number", "size"), [(0, 15), (0, 17), (7, 0), (7, 9), (3, None)])
+@pytest.mark.usefixtures("striped")
+def test_files_of_a_large_tensor_that_are_not_as_they_were_written(
+    tmp_path: Path, number: int, size: int | None
+) -> None:
+    tree = Exchange(tmp_path, "here").write(torch.arange(72, dtype=torch.uint8))
+    path = tmp_path / f"{tree['file']}-{number}"
+    path.unlink() if size is None else path.write_bytes(bytes(size))
+    with pytest.raises(Malformed, match="another number of bytes" if size is not None else "FileNotFoundError"):
+        Exchange(tmp_path, "there").read(tree)
+
+
+@pytest.mark.usefixtures("striped")
+def test_no_byte_of_a_large_tensor_counts_twice(tmp_path: Path) -> None:
+    tree = Exchange(tmp_path, "here").write(torch.zeros(80, dtype=torch.uint8))
+    with pytest.raises(Malformed, match="another number of bytes"):
+        Exchange(tmp_path, "there").read([tree, tree])
+    tree = Exchange(tmp_path, "here").write(torch.zeros(80, dtype=torch.uint8))
+    (tmp_path / f"{tree['file']}-2").write_bytes(bytes([0] * 7 + [1]))
+    with pytest.raises(Trouble, match="another process or thread changed values"):
+        Exchange(tmp_path, "there").read(tree)
+
+
+@pytest.mark.usefixtures("striped")
+def test_what_cannot_pass_leaves_no_file_of_a_large_tensor(tmp_path: Path) -> None:
+    with pytest.raises(Unportable):
+        Exchange(tmp_path, "here").write([torch.zeros(80), torch.eye(3).to_sparse()])
+    with pytest.raises(Trouble, match=r"cannot write in .*gone: No such file or directory"):
+        Exchange(tmp_path / "gone", "here").write(torch.zeros(80))
+    assert list(tmp_path.iterdir()) == []
+
+
+TREE = {"file": "theirs", "striped": False, "at": 0, "dtype": "float32", "shape": [3], "stride": [1], "offset": 0}
 
 
 @pytest.mark.parametrize(
@@ -131,6 +185,7 @@ TREE = {"file": "theirs", "at": 0, "dtype": "float32", "shape": [3], "stride": [
         ({"file": "link"}, "OSError"),
         ({"file": "pipe"}, "OSError: pipe is no plain file"),
         ({"file": "missing"}, "FileNotFoundError"),
+        ({"file": "missing", "striped": True}, "FileNotFoundError"),
         ({"dtype": "load"}, "wrote a dtype that is none"),
         ({"dtype": 3}, "TypeError"),
         ({"shape": [4]}, "another number of bytes"),

@@ -14,7 +14,8 @@ import math
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from enum import Enum
 from functools import partial
@@ -38,6 +39,9 @@ _NAME = re.compile(r"[\w-]+", re.ASCII)
 _STAGED_BYTES = 64 * 2**20
 #: Fewer bytes are written with others.
 _BUFFER_BYTES = 2**16
+#: A larger tensor lies in so many files, a piece in each by turns, and a thread writes or reads each. To one file, a
+#: thread alone can write at a time, a fifth as fast.
+_STRIPED_BYTES, _STRIPES, _PIECE_BYTES = 128 * 2**20, 8, 16 * 2**20
 _ALLOWED = (
     "use tensors, numbers, strings, classes of torch.nn, functions of torch.nn.functional, partial of those, "
     "members of enums, and instances of the file's classes, dataclasses, namespaces and containers of them"
@@ -80,7 +84,7 @@ class Exchange:
                 its values may be computed by whoever looks at them.
             Trouble: the directory cannot be written.
         """
-        with _Written(self._directory / f"{self._side}-{secrets.token_hex(8)}") as file:
+        with _Written(self._directory / self._unused_name()) as file:
             return _tree(value, lambda tensor: self._write_tensor(tensor, file))
 
     def read(self, tree: Tree, device: torch.device | str = "cpu") -> Any:
@@ -109,24 +113,28 @@ class Exchange:
         """
         names: dict[str, str] = {}
 
-        def linked(name: str) -> str:
-            if name not in names:
-                names[name] = f"{self._side}-{secrets.token_hex(8)}"
+        def linked(part: Tree) -> str:
+            if part["file"] not in names:
+                name = names[part["file"]] = self._unused_name()
                 with suppress(FileNotFoundError):  # there is none where all tensors are empty
-                    os.link(self._directory / name, self._directory / names[name])
-            return names[name]
+                    for old, new in zip(_files(part), _files({**part, "file": name}), strict=True):
+                        os.link(self._directory / old, self._directory / new)
+            return names[part["file"]]
 
         def inner(part: Tree) -> Tree:
             if isinstance(part, list):
                 return [inner(each) for each in part]
             if not isinstance(part, dict):
                 return part
-            return {**part, "file": linked(part["file"])} if "file" in part else {k: inner(v) for k, v in part.items()}
+            return {**part, "file": linked(part)} if "file" in part else {k: inner(v) for k, v in part.items()}
 
         try:
             return inner(tree)
         except OSError as error:
             raise _trouble(self._directory, error) from None
+
+    def _unused_name(self) -> str:
+        return f"{self._side}-{secrets.token_hex(8)}"
 
     @staticmethod
     def size(tree: Tree) -> int:
@@ -143,9 +151,14 @@ class Exchange:
         _require_plain(tensor)
         seed = secrets.randbits(63)
         plain = tensor.detach().as_subclass(Tensor).contiguous().flatten().view(torch.uint8)
+        place = {"file": file.path.name, "striped": False, "at": 0}
+        if plain.numel() > _STRIPED_BYTES:
+            place |= {"file": self._unused_name(), "striped": True}
+            file.beside(plain, _files(place))
+        else:
+            place["at"] = file.append(plain)
         return {
-            "file": file.path.name,
-            "at": file.append(plain),
+            **place,
             "seed": seed,
             "digest": digest(plain, seed) if self._digests else None,
             "dtype": str(tensor.dtype).removeprefix("torch."),
@@ -169,12 +182,20 @@ class Exchange:
         largest = max(size, dtype.itemsize * reach)
         if self._limit_bytes is not None and largest > self._limit_bytes:
             raise Malformed(f"returned a tensor that spans {largest} bytes; allowed here are {self._limit_bytes}")
-        plain = files.read(tree["file"], tree["at"], size, torch.device(device))
+        if tree["striped"]:
+            plain = files.read_striped(_files(tree), size, torch.device(device))
+        else:
+            plain = files.read(tree["file"], tree["at"], size, torch.device(device))
         if self._digests and digest(plain, tree["seed"]) != tree["digest"]:
             raise Trouble(_CHANGED)
         values = plain.view(dtype).view(shape)
         # As they were written there are no gaps: the tensor itself may have had some.
         return values if not offset and values.stride() == tuple(stride) else _with_layout(values, stride, offset)
+
+
+def _files(tree: Tree) -> list[str]:
+    """The names of the files that hold a tensor's bytes."""
+    return [f"{tree['file']}-{number}" for number in range(_STRIPES)] if tree["striped"] else [tree["file"]]
 
 
 def require_portable(file: LoadedModel, value: Any, what: str, fake: bool = False) -> None:
@@ -307,12 +328,16 @@ def _require_plain(tensor: Tensor) -> None:
 
 
 class _Written:
-    """A new file for the bytes of all tensors of a tree, made with the first of them: to open one takes long."""
+    """A new file for the bytes of all tensors of a tree, made with the first of them: to open one takes long.
+
+    Large tensors have files of their own.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._end = 0
         self._file: BinaryIO | None = None
+        self._others: list[Path] = []
 
     def append(self, plain: Tensor) -> int:
         """Write bytes, from wherever they are; returns where they begin."""
@@ -331,6 +356,25 @@ class _Written:
         self._end += plain.numel()
         return start
 
+    def beside(self, plain: Tensor, names: Sequence[str]) -> None:
+        """Write bytes into new files in the same directory, a piece in each by turns."""
+        paths = [self.path.with_name(name) for name in names]
+        self._others += paths
+
+        def write(path: Path, pieces: Iterator[Tensor]) -> None:
+            staged = None if plain.device.type == "cpu" else _staging(_PIECE_BYTES)
+            with path.open("xb", buffering=0) as file:
+                for piece in pieces:
+                    there = piece if staged is None else staged[: piece.numel()].copy_(piece)
+                    left = memoryview(there.numpy())  # type: ignore[arg-type]
+                    while left:
+                        left = left[file.write(left) :]
+
+        try:
+            _by_threads(write, paths, _striped(plain))
+        except OSError as error:
+            raise _trouble(self.path.parent, error) from None
+
     def __enter__(self) -> _Written:
         return self
 
@@ -341,8 +385,25 @@ class _Written:
         except OSError as error:
             raise _trouble(self.path.parent, error) from None
         finally:
-            if failed is not None:  # nobody will read it
-                self.path.unlink(missing_ok=True)
+            if failed is not None:  # nobody will read them
+                for path in (self.path, *self._others):
+                    path.unlink(missing_ok=True)
+
+
+def _striped(plain: Tensor) -> list[Iterator[Tensor]]:
+    """The pieces of each file."""
+    step = _STRIPES * _PIECE_BYTES
+
+    def pieces(number: int) -> Iterator[Tensor]:
+        for first in range(number * _PIECE_BYTES, plain.numel(), step):
+            yield plain[first : first + _PIECE_BYTES]
+
+    return [pieces(number) for number in range(_STRIPES)]
+
+
+def _by_threads(work: Callable[..., None], *arguments: Iterable[Any]) -> None:
+    with ThreadPoolExecutor(_STRIPES) as pool:
+        list(pool.map(work, *arguments))  # what one raises is raised here
 
 
 def _trouble(directory: Path, error: OSError) -> Trouble:
@@ -363,11 +424,7 @@ class _Read:
 
     def read(self, name: str, start: int, size: int, device: torch.device) -> Tensor:
         """Bytes of a file, from a place on."""
-        if name not in self._files:
-            path = self._directory / name
-            self._files[name], self._read[name] = open_plain(path), 0
-            path.unlink()
-        file = self._files[name]
+        file = self._opened(name)
         if self._read[name] + size > os.fstat(file.fileno()).st_size:  # no byte twice: memory is asked for next
             raise Malformed(_OTHER_SIZE)
         file.seek(start)
@@ -381,6 +438,36 @@ class _Read:
                 part.copy_(staged[: part.numel()])
         self._read[name] += size
         return plain
+
+    def read_striped(self, names: Sequence[str], size: int, device: torch.device) -> Tensor:
+        """All bytes of files that have a piece each by turns."""
+        files = [self._opened(name) for name in names]
+        there = sum(os.fstat(file.fileno()).st_size for file in files)
+        if there != size or any(self._read[name] for name in names):  # no byte twice: memory is asked for next
+            raise Malformed(_OTHER_SIZE)
+        plain = torch.empty(size, dtype=torch.uint8, device=device)
+
+        def read(file: io.BufferedReader, pieces: Iterator[Tensor]) -> None:
+            staged = None if plain.device.type == "cpu" else _staging(_PIECE_BYTES)
+            for piece in pieces:
+                into = piece if staged is None else staged[: piece.numel()]
+                if file.readinto(into.numpy()) != piece.numel():  # type: ignore[arg-type]
+                    raise Malformed(_OTHER_SIZE)
+                if staged is not None:
+                    piece.copy_(into)
+
+        _by_threads(read, files, _striped(plain))
+        for name, file in zip(names, files, strict=True):
+            self._read[name] = file.tell()
+        return plain
+
+    def _opened(self, name: str) -> io.BufferedReader:
+        """A file, which no other process finds any more."""
+        if name not in self._files:
+            path = self._directory / name
+            self._files[name], self._read[name] = open_plain(path), 0
+            path.unlink()
+        return self._files[name]
 
     def require_end(self) -> None:
         """See that no file holds more than what was read.
