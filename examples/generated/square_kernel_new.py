@@ -2,7 +2,7 @@
 #
 # ModelNew is the model file's Model, with its transposed convolutions on the CUDA kernels in this file.
 # torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.
-# The model file begins at line 426, the kernels at line 500.
+# The model file begins at line 427, the kernels at line 501.
 #
 #   conv_transpose2d  2-D 64→64 k3 s1 tf32  wgmma: 132 blocks of 384, 228560 bytes of shared memory
 #                                           any size: wgmma: 132 blocks of 384, 228560 bytes of shared memory
@@ -135,6 +135,7 @@ def _load_options(family, capability):
     version = "90a" if _has_sm_90a(capability) else "".join(map(str, capability))
     flags = ["-O3", f"-gencode=arch=compute_{version},code=sm_{version}"]
     flags += ["-DTCONV_OVERLAPS"] * (capability >= (9, 0))
+    flags += ["--split-compile=0"] * ((torch.version.cuda or "") >= "13")  # all kernels at once
     options = {
         "name": "tconv_" + hashlib.sha256("\n".join([_BINDING, cuda] + flags).encode()).hexdigest()[:20],
         "cpp_sources": [_BINDING],
@@ -270,7 +271,7 @@ def _define(space):
     return defined
 
 # What torch.compile and dispatch modes see, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_acc1c4bb9128cef8")
+_OPERATOR = _define("tconv_682e0094dc051378")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them

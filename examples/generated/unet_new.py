@@ -2,7 +2,7 @@
 #
 # ModelNew is the model file's Model, with its transposed convolutions on the CUDA kernels in this file.
 # torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.
-# The model file begins at line 540, the kernels at line 632.
+# The model file begins at line 541, the kernels at line 633.
 #
 #   ups.0.up  2-D 512→256 k2 s2 bias tf32  wgmma: 128 blocks of 384, 217792 bytes of shared memory
 #                                          any size: wgmma: 96 blocks of 384, 215664 bytes of shared memory
@@ -160,6 +160,7 @@ def _load_options(family, capability):
     version = "90a" if _has_sm_90a(capability) else "".join(map(str, capability))
     flags = ["-O3", f"-gencode=arch=compute_{version},code=sm_{version}"]
     flags += ["-DTCONV_OVERLAPS"] * (capability >= (9, 0))
+    flags += ["--split-compile=0"] * ((torch.version.cuda or "") >= "13")  # all kernels at once
     options = {
         "name": "tconv_" + hashlib.sha256("\n".join([_BINDING, cuda] + flags).encode()).hexdigest()[:20],
         "cpp_sources": [_BINDING],
@@ -295,7 +296,7 @@ def _define(space):
     return defined
 
 # What torch.compile and dispatch modes see, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_f555c34ea8c78f7f")
+_OPERATOR = _define("tconv_32957f74e32e0893")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them

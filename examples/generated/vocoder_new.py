@@ -2,7 +2,7 @@
 #
 # ModelNew is the model file's Model, with its transposed convolutions on the CUDA kernels in this file.
 # torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.
-# The model file begins at line 446, the kernels at line 532.
+# The model file begins at line 447, the kernels at line 533.
 #
 #   ups.0  1-D 256→128 k16 s8 p4 bias tf32  mma: 256 blocks of 128, 106512 bytes of shared memory
 #                                           any size: mma: 80 blocks of 256, 100912 bytes of shared memory
@@ -155,6 +155,7 @@ def _load_options(family, capability):
     version = "90a" if _has_sm_90a(capability) else "".join(map(str, capability))
     flags = ["-O3", f"-gencode=arch=compute_{version},code=sm_{version}"]
     flags += ["-DTCONV_OVERLAPS"] * (capability >= (9, 0))
+    flags += ["--split-compile=0"] * ((torch.version.cuda or "") >= "13")  # all kernels at once
     options = {
         "name": "tconv_" + hashlib.sha256("\n".join([_BINDING, cuda] + flags).encode()).hexdigest()[:20],
         "cpp_sources": [_BINDING],
@@ -290,7 +291,7 @@ def _define(space):
     return defined
 
 # What torch.compile and dispatch modes see, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_81f4b3ed31cbc24f")
+_OPERATOR = _define("tconv_581d19cf5f4d8c73")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them

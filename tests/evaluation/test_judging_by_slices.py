@@ -219,10 +219,10 @@ def test_results_count_where_inputs_are_cut_down(
     """Inputs of draws in other states, on a GPU: here of 2 kB, whose results have 14."""
     monkeypatch.setattr(judging, "_SMALL_BYTES", 12_000)
     path = write("model.py", MODEL.format(name="Model", more="pass"))
-    court = judging._Court(workshop, (path, INTERFACE), path, torch.device("cpu"), "match", 60, 0, "strict", ())
+    court = judging._Court(workshop, (path, INTERFACE), torch.device("cpu"), "match", 60, 0, "strict", ())
     with court.model:
         court.device = torch.device("cuda")  # it is asked nothing
-        court.begin()
-        case, _ = court.own_case()
+        court.model.begin_example(SEED)
+        case, _ = court.own_case
         assert case.inputs(SEED)[0].shape == (3, 4, 7, 6)
         assert case.inputs(IN_EVALUATION)[0].shape == (2, 4, 7, 6)

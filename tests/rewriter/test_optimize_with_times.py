@@ -82,19 +82,20 @@ def job(
                 yield LayerCheck(layer) if layer.left else replace(checked, time=LayerTime(*times[layer.name], 0.5))
 
         @contextmanager
-        def opened(model: Path, candidate: Path, **options: Any) -> Iterator[Any]:
-            assert options["device"] == "cuda" and options["bench"]
+        def begun(model: Path, **options: Any) -> Iterator[Any]:
+            assert options["device"] == "cuda" and not options["emulated"]
             others = {"channels_last": Series(whole / 2, whole / 2, whole / 2)}
             ways = Series(1, 1, 1), Series(whole, whole, whole)
             called = AsCalled(Series(as_called, as_called, as_called), ways[1], alternatives=others, calls=100)
             timing = Timing(*ways, "by turns", alternatives=others, as_called=called)
-            report = Report(model.name, candidate.name, "cuda", "match", EQUAL, timing=timing)
+            report = Report(model.name, "out.py", "cuda", "match", EQUAL, timing=timing)
             noted = replace(report, timing=replace(timing, compiled=Series(0.1, 0.1, 0.1)))
-            yield SimpleNamespace(report=lambda compile, **_: noted if compile else report, ready=lambda: None)
+            judgement = SimpleNamespace(report=lambda compile, **_: noted if compile else report)
+            yield SimpleNamespace(beside=lambda candidate: judgement, ready=lambda: None)
 
         monkeypatch.setattr(run, "check_layers", check_layers)
         monkeypatch.setattr(run, "gpu_is_shared", lambda: shared)
-        monkeypatch.setattr(run.judging, "opened", opened)
+        monkeypatch.setattr(run.judging, "begun", begun)
         monkeypatch.setattr(run, "load_libraries", lambda: None)
         monkeypatch.setattr(run._Job, "_gpu", lambda self: Gpu.h200())
         monkeypatch.setattr(run._Job, "_resolve", lambda self, problem, wanted: by_kind(problem, wanted))

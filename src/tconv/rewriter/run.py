@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -97,6 +96,8 @@ class _Job:
     extensions: Extensions | None = None
     shared: bool = False
     empty: tuple[str, ...] = ()
+    #: The model file's process; None where nothing can build what is written, which is not judged as a whole then.
+    model: judging.Begun | None = None
 
     def run(self) -> Outcome:
         """Three ways down and back: what the file runs, its new text for that, and what becomes of that text."""
@@ -121,6 +122,8 @@ class _Job:
                 known, alone = self._tuned(gpu), not self.shared
                 wanted = self.request.precision
                 searched = search(fused.trace, gpu, pool, wanted, self._resolve, known, alone, fused.programs)
+            # It makes its inputs while kernels are planned, built and checked.
+            self.model = self._model_begun(understood(self.request.precision, found.tf32), stack)
             written = self._written(fused, gpu, searched)
             return replace(written, searched=searched, apart=fused.apart, left=found.left)
 
@@ -180,7 +183,7 @@ class _Job:
                 layers = settled()
             left = fused.trace.left
             text = build(request.model, layers, fused.text, fused.tails, request.interface, left, request.elsewhere)
-            with draft(request.output, text) as written, ExitStack() as stack:
+            with draft(request.output, text) as written:
                 needed = builtins_needed(text)
                 with WrittenFile(written.path, self.workshop, needed, timeout_s=request.timeout_s) as file:
                     self.say("looking for what is left to PyTorch")
@@ -197,11 +200,9 @@ class _Job:
                     final = not out_of_reach and layers == written_layers
                     if final:
                         check_other_sizes(file, layers)
-                        # The model file's inputs are made while kernels are built and checked.
-                        judgement = self._opened(written.path, wanted, stack)
-                        checks = self._check(file, layers, gpu, judgement)
+                        checks = self._check(file, layers, gpu)
                 if final:
-                    return self._conclude(written, text, checks, judgement, gpu, takes_slower)
+                    return self._conclude(written, text, checks, gpu, takes_slower)
             for reason, names in out_of_reach.items():
                 layers = leave(layers, names, reason)
 
@@ -210,12 +211,11 @@ class _Job:
         written: Draft,
         text: str,
         checks: tuple[LayerCheck, ...],
-        judgement: judging.Judgement | None,
         gpu: Gpu,
         takes_slower: bool,
     ) -> Outcome:
         """The judgement of the whole draft, which goes to its place with what was found if it is as good as asked."""
-        report, unjudged = self._judge(judgement, gpu)
+        report, unjudged = self._judge(written.path, gpu)
         notes = (*self.empty, *self._not_checked(checks), *([f"the whole file: {unjudged}"] if unjudged else []))
         notes += () if report is None else excuses(report.verdict.checks)
         outcome = Outcome(
@@ -259,14 +259,17 @@ class _Job:
             for options in replaced.extensions:
                 self.extensions.begin(options)
 
-    def _await_others(self, judgement: judging.Judgement | None) -> None:
+    def _await_others(self) -> None:
         """Compilers, and a model file that draws, take processors from whoever is timed."""
         if self.extensions is not None:
             self.say("building the file's kernels")
             self.extensions.wait()
-        if judgement is not None:
+        self._await_model()
+
+    def _await_model(self) -> None:
+        if self.model is not None:
             self.say(f"running {self.request.model.name}")
-            judgement.ready()
+            self.model.ready()
 
     def _out_of_reach(self, replaced: Replaced | None, layers: Sequence[PlannedLayer]) -> dict[str, list[str]]:
         """The names of layers that the file was to replace and that PyTorch runs all the same, by the reason."""
@@ -286,9 +289,7 @@ class _Job:
             raise ModelFileError(f"{self.request.model.name}: nothing can be replaced: {names[0]} is {reason}")
         return found
 
-    def _check(
-        self, file: WrittenFile, layers: Sequence[PlannedLayer], gpu: Gpu, judgement: judging.Judgement | None
-    ) -> tuple[LayerCheck, ...]:
+    def _check(self, file: WrittenFile, layers: Sequence[PlannedLayer], gpu: Gpu) -> tuple[LayerCheck, ...]:
         checks = check_layers(
             file,
             layers,
@@ -298,38 +299,37 @@ class _Job:
             extensions=self.extensions,
             bench=self.request.bench,
             begins=self.say,
-            quiet=partial(self._await_others, judgement),
+            quiet=self._await_others,
         )
         return tuple(checks)
 
-    def _opened(self, path: Path, wanted: Wanted, stack: ExitStack) -> judging.Judgement | None:
-        """The judgement of the whole file beside the model file, begun; None where nothing can build the file.
+    def _model_begun(self, wanted: Wanted, stack: ExitStack) -> judging.Begun | None:
+        """The model file in a process of its own, for the judgement of the written one.
 
-        On a GPU it is built by load_inline; without one the emulator runs it.
+        On a GPU that is built by load_inline; without one the emulator runs it.
         """
         request = self.request
         if self.on_gpu and request.missing:
             return None
-        opened = judging.opened(
+        begun = judging.begun(
             request.model,
-            path,
             interface=request.interface,
             device="cuda" if self.on_gpu else "cpu",
+            emulated=not self.on_gpu,
             precision=wanted,
-            bench=self.on_gpu and request.bench,
             further=(COPIED,),
             timeout_s=request.timeout_s,
             workshop=self.workshop,
-            say=self.say,
         )
-        return stack.enter_context(opened)
+        return stack.enter_context(begun)
 
-    def _judge(self, judgement: judging.Judgement | None, gpu: Gpu) -> tuple[Report | None, str]:
+    def _judge(self, written: Path, gpu: Gpu) -> tuple[Report | None, str]:
         """What was judged, and why not, where the whole file cannot be judged beside its own class."""
-        if judgement is None:
+        if self.model is None:
             return None, ""
+        self._await_model()
         try:
-            report = judgement.report(
+            report = self.model.beside(written).report(
                 training=True,
                 bench=self.on_gpu and self.request.bench,
                 compile=self.request.compile,

@@ -128,41 +128,81 @@ def opened(
     model: str | Path,
     candidate: str | Path,
     *,
+    device: str = "auto",
+    bench: bool = False,
+    say: Callable[[str], None] = lambda step: None,
+    **options: Any,
+) -> Iterator[Judgement]:
+    """What `judge` does before the candidate runs, with its arguments and errors.
+
+    Args:
+        bench: times will be asked for.
+        options: of `begun`.
+    """
+    source = read_source(Path(candidate).resolve())
+    emulated = _check_runs_here(source, choose_device(device), bench)
+    say(f"running {Path(model).name}")
+    with begun(model, device=device, emulated=emulated, **options) as its_model:
+        yield its_model.beside(candidate)
+
+
+@contextmanager
+def begun(
+    model: str | Path,
+    *,
     interface: Interface = MODEL,
     device: str = "auto",
+    emulated: bool = False,
     precision: Wanted = "match",
-    bench: bool = False,
     level: Level = "default",
     further: tuple[Look, ...] = (),
     timeout_s: float = 300.0,
     workshop: Workshop | None = None,
-    say: Callable[[str], None] = lambda step: None,
-) -> Iterator[Judgement]:
-    """What `judge` does before the candidate runs, with its arguments and errors: `Model` is built.
+) -> Iterator[Begun]:
+    """A process of `Model` that builds it and makes its inputs, for judgements of candidates beside it.
+
+    The arguments and errors are those of `judge`.
 
     Args:
-        bench: times will be asked for.
+        emulated: the emulator will run candidates.
     """
     if not 0 < timeout_s <= _LONGEST_SECONDS:
         raise Trouble(f"got a timeout of {timeout_s:g} s; allowed is more than 0 and at most {_LONGEST_SECONDS}")
-    model, candidate = Path(model).resolve(), Path(candidate).resolve()
-    chosen = choose_device(device)
-    source = read_source(candidate)
-    emulated = _check_runs_here(source, chosen, bench)
+    model = Path(model).resolve()
     with ExitStack() as stack:
         shop = workshop or stack.enter_context(Workshop())
-        say(f"running {model.name}")
         work = _EMULATOR_WORK if emulated else _CPU_WORK
-        court = _Court(shop, (model, interface), candidate, chosen, precision, timeout_s, work, level, further)
+        court = _Court(shop, (model, interface), choose_device(device), precision, timeout_s, work, level, further)
         stack.enter_context(court.model)
-        court.wanted = understood(precision, court.model.allows_tf32())
-        court.begin()
-        yield Judgement(court, (model.name, candidate.name), source, emulated, level, precision)
+        court.model.begin_example(SEED)
+        yield Begun(court, model.name, level, precision)
+
+
+@dataclass(frozen=True)
+class Begun:
+    """What `begun` gives."""
+
+    _court: _Court
+    _name: str
+    _level: Level
+    _precision: Wanted
+
+    def ready(self) -> None:
+        """Waits until the model file has run on its inputs: nothing of it runs then."""
+        self._court.own_case  # noqa: B018
+
+    def beside(self, candidate: str | Path) -> Judgement:
+        """The judgement of a candidate, which does not run yet."""
+        candidate = Path(candidate).resolve()
+        self._court.candidate = candidate
+        source = read_source(candidate)
+        emulated = self._court.device.type == "cpu" and written_by_tconv(source)
+        return Judgement(self._court, (self._name, candidate.name), source, emulated, self._level, self._precision)
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """What `opened` gives: `Model` and a case for both, before the candidate runs."""
+    """Of one candidate, as `opened` gives it: `Model` and a case for both, before the candidate runs."""
 
     _court: _Court
     _names: tuple[str, str]
@@ -170,14 +210,6 @@ class Judgement:
     _emulated: bool
     _level: Level
     _precision: Wanted
-
-    def ready(self) -> None:
-        """Waits until the model file has run on its inputs: nothing of it runs then."""
-        self._case  # noqa: B018
-
-    @cached_property
-    def _case(self) -> tuple[Case, tuple[str, ...]]:
-        return self._court.own_case()
 
     def report(
         self,
@@ -191,7 +223,7 @@ class Judgement:
     ) -> Report:
         """The rest of what `judge` does, with its arguments and errors."""
         court, source, emulated = self._court, self._source, self._emulated
-        case, not_checked = self._case
+        case, not_checked = court.own_case
         say("building and comparing the whole file")
         options = {"training": training, "types": _types(source, emulated), "emulated": emulated}
         with court.timing_begun(case, bench) as begun:
@@ -261,13 +293,12 @@ def _types(source: str, emulated: bool) -> tuple[torch.dtype, ...]:
 
 
 class _Court:
-    """Both files of one judgement: `Model` in a process that stays, `ModelNew` in a new one for each case."""
+    """Both files of a judgement: `Model` in a process that stays, `ModelNew` in a new one for each case."""
 
     def __init__(
         self,
         workshop: Workshop,
         model: tuple[Path, Interface],
-        candidate: Path,
         device: torch.device,
         wanted: Wanted,
         timeout_s: float,
@@ -275,7 +306,9 @@ class _Court:
         level: Level,
         further: tuple[Look, ...],
     ) -> None:
-        self.workshop, self._model, self._candidate = workshop, model, candidate
+        self.workshop, self._model = workshop, model
+        #: The file of `ModelNew`.
+        self.candidate = Path()
         self.device, self.wanted, self.timeout_s = device, wanted, timeout_s
         self._cpu_work, self._level, self._further = cpu_work, level, further
         self.model = self._open(*model, ModelFileError)
@@ -374,7 +407,7 @@ class _Court:
         return Reference(case, self.model, self.wanted, self.device, self._level, self._further)
 
     def _open_candidate(self) -> Side:
-        candidate = self._open(self._candidate, CANDIDATE, CandidateFailed)
+        candidate = self._open(self.candidate, CANDIDATE, CandidateFailed)
         candidate.narrow, candidate.beside = self.model.narrow, self.model
         return candidate
 
@@ -388,15 +421,12 @@ class _Court:
         control.narrow, control.beside = self.model.narrow, self.model
         return control
 
-    def begin(self) -> None:
-        """Has `Model` built and its inputs made, which `own_case` waits for."""
-        self._arguments = self.model.arguments()
-        self.model.construct(SEED, self._arguments)
-        self.model.begin_example(SEED)
-
+    @cached_property
     def own_case(self) -> tuple[Case, tuple[str, ...]]:
         """The model file's own arguments and inputs, cut down on the CPU; and what that leaves unchecked."""
-        arguments, shapes = self._arguments, self.model.example()
+        shapes = self.model.example()
+        self.wanted = understood(self.wanted, self.model.allows_tf32())
+        self._arguments = arguments = self.model.arguments()
         if self.device.type == "cuda":
             traced = self.model.trace()
             fewer = fewer_samples(shapes, _FURTHER_BYTES, MODEL_DRAWS)
@@ -517,7 +547,7 @@ class _Court:
         timer = Timer(
             self._place(device),
             self._model,
-            self._candidate,
+            self.candidate,
             case.arguments,
             self.model.example_for_another,
             by_samples=computed or self.model.samples_apart,

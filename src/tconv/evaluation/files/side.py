@@ -180,6 +180,7 @@ class Side:
     def arguments(self) -> Arguments:
         """What the file's `get_init_inputs()` returned."""
         args, kwargs = self._read(self._call("arguments", "get_init_inputs()"))
+        self._arguments = self._arguments or repr((args, kwargs))
         return args, kwargs
 
     def signature(self) -> dict[str, Any]:
@@ -209,14 +210,17 @@ class Side:
             raise self._failure(f"{self._path.name}: its parameters have no names") from None
 
     def begin_example(self, seed: int) -> None:
-        """Have inputs made and kept in the process for `trace`: `example` waits for that, and is the next call."""
+        """Have the module built with the file's own arguments, and inputs made and kept in the process for `trace`.
+
+        `example` waits for that, and is the next call.
+        """
         self._example = seed, ()
-        with self._faults("get_inputs()"):
+        with self._faults("the constructor or get_inputs()"):
             self._worker.begin("example", timeout_s=self._timeout_s, seed=seed)
 
     def example(self) -> Shapes:
         """The shapes of the inputs that were begun."""
-        with self._faults("get_inputs()"):
+        with self._faults("the constructor or get_inputs()"):
             found = self._worker.finish()
         shapes = [None if shape is None else tuple(shape) for shape in found]
         self._example = self._example[0], shapes

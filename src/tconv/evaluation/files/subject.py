@@ -104,13 +104,15 @@ class Subject:
 
     def construct(self, seed: int, arguments: Tree) -> Tree:
         """Build the module; return its state_dict as seeded."""
-        args, kwargs = self._restored(self._exchange.read(arguments))
+        self._construct(seed, *self._restored(self._exchange.read(arguments)))
+        return self._write(dict(self._module.state_dict()), "the state_dict")
+
+    def _construct(self, seed: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         self._build = partial(self._built, args, kwargs)
         before = {**modes(), **flags()}
         self._module = self._build(seed)
         self._outside = buffers_outside(self._module)
         self._left = [f"{name} in the constructor" for name in left_changed(before, {**modes(), **flags()})]
-        return self._write(dict(self._module.state_dict()), "the state_dict")
 
     def _built(self, args: Sequence[Any], kwargs: Mapping[str, Any], seed: int) -> nn.Module:
         module = self._file.construct(seed, *args, **kwargs)
@@ -129,7 +131,11 @@ class Subject:
         return [(name, each.requires_grad, first.setdefault(id(each), name)) for name, each in named]
 
     def example(self, seed: int) -> list[list[int] | None]:
-        """Make inputs and keep them for `trace`; returns their shapes, None for what is no tensor."""
+        """Build the module with the file's own arguments, make inputs, and keep them for `trace`.
+
+        Returns the shapes of the inputs, None for what is no tensor.
+        """
+        self._construct(seed, self._file.init_args, self._file.init_kwargs)
         self._make(seed)
         return [list(value.shape) if isinstance(value, Tensor) else None for value in self._example]
 
