@@ -15,6 +15,7 @@ import torch
 from tconv.evaluation.files import side as side_module
 from tconv.evaluation.files.side import CandidateFailed, Side
 from tconv.evaluation.files.subject import Subject
+from tconv.evaluation.verdict import Level
 from tconv.sandbox.exchange import Exchange
 from tconv.sandbox.model_file import MODEL, ModelFileError, read_source
 from tconv.sandbox.worker import Workshop
@@ -44,7 +45,13 @@ def get_init_inputs():
 """
 
 
-def open_side(shop: Workshop, path: Path, timeout_s: float = 60, failure: type[Exception] = ModelFileError) -> Side:
+def open_side(
+    shop: Workshop,
+    path: Path,
+    timeout_s: float = 60,
+    failure: type[Exception] = ModelFileError,
+    level: Level = "strict",
+) -> Side:
     return Side(
         shop,
         path,
@@ -52,6 +59,7 @@ def open_side(shop: Workshop, path: Path, timeout_s: float = 60, failure: type[E
         device=torch.device("cpu"),
         timeout_s=timeout_s,
         memory_bytes=None,
+        level=level,
         failure=failure,
     )
 
@@ -96,7 +104,7 @@ def test_large_inputs_are_written_once_for_all_that_read_them(
     """What has been changed since, or is a part of them, has a file of its own."""
     monkeypatch.setattr(side_module, "KEPT_BYTES", 0)
     path = write("model.py", GOOD)
-    with open_side(workshop, path) as model, open_side(workshop, path) as other:
+    with open_side(workshop, path, level="default") as model, open_side(workshop, path, level="default") as other:
         other.beside = model
         written: list[Any] = []
         to_file = other._exchange.write
@@ -109,7 +117,7 @@ def test_large_inputs_are_written_once_for_all_that_read_them(
         weight = state["up.weight"]
         written.clear()
         results = [other.forward([x], state).outputs]
-        reader = Exchange(workshop.directory, "reader")
+        reader = Exchange(workshop.directory, "reader", digests=False)
         for _ in range(2):
             assert torch.equal(reader.read(model.example_for_another())[0], x)
         assert [each for each in written if isinstance(each, list)] == []
@@ -120,6 +128,16 @@ def test_large_inputs_are_written_once_for_all_that_read_them(
             torch.testing.assert_close(result, torch.nn.functional.conv_transpose2d(given, weight))
         model.forget_example()
         assert [each for each in written if isinstance(each, list)] == [[x], [part]]
+
+
+def test_at_the_strict_level_no_file_lies_there_while_others_run(workshop: Workshop, write: Writer) -> None:
+    with open_side(workshop, write("model.py", GOOD)) as model:
+        before = {*workshop.directory.iterdir()}
+        model.begin_example(0)
+        (x,) = model.inputs(0, model.example())
+        assert {*workshop.directory.iterdir()} == before
+        assert torch.equal(Exchange(workshop.directory, "reader").read(model.example_for_another())[0], x)
+        assert {*workshop.directory.iterdir()} == before
 
 
 def test_keyword_arguments_and_no_arguments(workshop: Workshop, write: Writer) -> None:
