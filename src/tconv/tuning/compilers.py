@@ -30,7 +30,6 @@ def compilers() -> Iterator[Executor]:
     workers = max(1, (os.cpu_count() or 2) - 1)
     context = get_context("forkserver" if "forkserver" in get_all_start_methods() else "spawn")
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_ignore_interrupts)
-    pool.submit(int)
     try:
         yield pool
     finally:
