@@ -73,6 +73,20 @@ def test_help_imports_neither_torch_nor_cuda() -> None:
     assert shown.stderr == "heavy: []\n"
 
 
+@pytest.mark.parametrize(("arguments", "status"), [(["cache", "info"], 0), (["explain", "missing.py"], 2)])
+def test_a_process_ends_with_all_that_is_registered_for_its_end(arguments: list[str], status: int) -> None:
+    """And without torch's own shutdown."""
+    code = f"""
+        import atexit, sys, torch
+        from tconv.cli.app import main
+        sys.argv = ["tconv", *{arguments}]
+        atexit.register(print, "registered")
+        main()
+    """
+    shown = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60)
+    assert (shown.returncode, shown.stdout.splitlines()[-1]) == (status, "registered")
+
+
 @pytest.mark.parametrize(
     ("own", "expected"),
     [

@@ -6,6 +6,7 @@ neither torch nor CUDA. It returns its exit code, or None for 0.
 
 from __future__ import annotations
 
+import atexit
 import functools
 import os
 import sys
@@ -123,4 +124,17 @@ app.add_typer(_cache_app, name="cache")
 def main() -> None:
     """Runs the command that `sys.argv` names, and exits with its code."""
     _let_memory_grow()
-    app(prog_name="tconv")
+    try:
+        app(prog_name="tconv")
+    except SystemExit as ended:
+        if "torch" in sys.modules and isinstance(ended.code, int):
+            _end(ended.code)
+        raise
+
+
+def _end(code: int) -> None:
+    """Ends this process with what is registered for its end, but for torch's own shutdown, which takes a second."""
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
