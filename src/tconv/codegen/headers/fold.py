@@ -47,6 +47,8 @@ class Folding:
     constants: Constants
     #: Some conditions that are known stay, as branches are laid out in another way without them.
     keeps_conditions: ClassVar[bool] = True
+    #: Nodes without others below them stay as they are, but for comments.
+    keeps_words: ClassVar[bool] = True
     #: What was made of nodes, with the scopes they stand in: loops and operators look at their parts more than once.
     _made: dict[tuple[int, int], tuple[str, Any]] = dataclasses.field(default_factory=dict, compare=False)
 
@@ -77,8 +79,10 @@ class Folding:
             start = child.start_byte
             if start > at:
                 parts.append(text[at:start].decode())
-            parts.append(self.of(child, scope))
             at = child.end_byte
+            # Names and signs stay, which most nodes are.
+            stays = self.keeps_words and not child.child_count and child.type != "comment"
+            parts.append(text[start:at].decode() if stays else self.of(child, scope))
         return "".join(parts) + self.text.between(at, node.end_byte)
 
     def _value(self, node: Node, scope: Any) -> int | None:

@@ -255,6 +255,7 @@ class Resolving(Folding):
 
     kernels: Kernels
     keeps_conditions = False
+    keeps_words = False
 
     def __init__(self, text: Text, kernels: Kernels) -> None:
         super().__init__(text, kernels)  # type: ignore[arg-type]

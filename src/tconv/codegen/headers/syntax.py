@@ -97,12 +97,12 @@ def words(node: Node) -> str:
     return (node.text or b"").decode()
 
 
-def walk(node: Node, into: Callable[[Node], bool] = lambda node: True) -> Iterator[Node]:
+def walk(node: Node, into: Callable[[Node], bool] | None = None) -> Iterator[Node]:
     """A node and all below it, but for what is below those that are not to be gone `into`."""
     left = [node]
     while left:
         yield (node := left.pop())
-        if into(node):
+        if node.child_count and (into is None or into(node)):
             left += reversed(node.children)
 
 

@@ -171,11 +171,12 @@ def _simplified(text: str, asked: str) -> str:
         less = without_unused_members(without_unused_specializations(with_values_at_once(less)), asked)
         return swept([less], asked, used)[0]
 
-    def shorter(text: str) -> str:
+    while True:
         text = _until_same(simpler, text)
-        return without_unused_parameters(_until_same(partial(with_bodies, kept=kept), text), kept)
-
-    return _until_same(shorter, text)
+        less = without_unused_parameters(_until_same(partial(with_bodies, kept=kept), text), kept)
+        if less == text:
+            return text
+        text = less
 
 
 @contextmanager
