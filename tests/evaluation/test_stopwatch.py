@@ -170,6 +170,16 @@ def test_calls_are_warm_after_a_time_and_a_number(seconds: float, calls: int, mo
     assert device.done == ["between", "call", "wait"] * done
 
 
+def test_a_device_that_was_warm_is_so_after_a_shorter_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    device, clock = Device(monkeypatch), CudaClock()
+    done = []
+    for _ in range(3):
+        clock.warm_called(device.call)
+        done.append(device.done.count("call"))
+        device.done.clear()
+    assert done[1] == done[2] < done[0] / 2
+
+
 @pytest.mark.parametrize(
     ("inputs", "module", "expected"),
     [

@@ -51,8 +51,7 @@ class CudaClock:
 
     def warm_up(self, call: Call) -> None:
         """See `timing.Clock`."""
-        end = self._now() + self._warm_seconds
-        self._warm_seconds = _STILL_WARM_SECONDS
+        end = self._now() + self._seconds_to_warm()
         while self._now() < end:
             call()
             self._wait()
@@ -110,8 +109,8 @@ class CudaClock:
         between()
         call()  # what is built or compiled takes any time
         self._wait()
-        times, taken = list[float](), 0.0
-        while taken < _LONGEST_WARM_SECONDS and (len(times) < _WARM_CALLED or taken < _WARM_SECONDS):
+        times, taken, wanted = list[float](), 0.0, self._seconds_to_warm()
+        while taken < _LONGEST_WARM_SECONDS and (len(times) < _WARM_CALLED or taken < wanted):
             between()
             started = self._now()
             call()
@@ -141,6 +140,10 @@ class CudaClock:
         around = quantile([wall - event for event, wall in (timed(nothing, nothing) for _ in range(_EMPTY))], 0.5)
         events, wall = zip(*(timed(call, between) for _ in range(count)), strict=True)
         return list(events), [max(event, each - around) for event, each in zip(events, wall, strict=True)]
+
+    def _seconds_to_warm(self) -> float:
+        seconds, self._warm_seconds = self._warm_seconds, _STILL_WARM_SECONDS
+        return seconds
 
     def _warm(self, call: Call, between: Call) -> None:
         between()  # what another call returned may go then

@@ -106,8 +106,8 @@ class _Job:
             self.pool = pool = stack.enter_context(compilers() if self.on_gpu else threads())
             self.compiled = Compiler(pool)
             model = self.request.model
-            if self.on_gpu:
-                load_libraries()  # while the process that traces loads torch
+            # While the file is traced, by a process that loads torch first.
+            loaded = stack.enter_context(threads()).submit(load_libraries) if self.on_gpu else None
             self.say(f"tracing {model.name}")
             interface, timeout_s = self.request.interface, self.request.timeout_s
             found = trace(model, interface, timeout_s=timeout_s, workshop=self.workshop, to_judge=True)
@@ -116,6 +116,8 @@ class _Job:
             fused = self._with_tails(found)
             gpu = self._gpu()
             searched = Searched()
+            if loaded is not None:
+                loaded.result()
             self.shared = self.on_gpu and self.request.bench and gpu_is_shared()
             if self.on_gpu and self._searches():
                 self.say("measuring the leading kernels")

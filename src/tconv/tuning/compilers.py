@@ -9,14 +9,14 @@ from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import forkserver, get_all_start_methods, get_context
 
-#: What compiles: loaded once, by the process that all others are forked from.
-_LOADED = "tconv.jit.loader"
+#: What compiles, and what it loads at its first use: loaded once, by the process that all others are forked from.
+_LOADED = ["tconv.jit.loader", "torch.utils.cpp_extension", "cuda.core", "cuda.bindings.nvrtc"]
 
 
 def begin() -> None:
     """Starts the process that `compilers` are forked from, and does not wait for it."""
     if "forkserver" in get_all_start_methods():
-        get_context("forkserver").set_forkserver_preload([_LOADED])
+        get_context("forkserver").set_forkserver_preload(_LOADED)
         forkserver.ensure_running()
 
 
