@@ -24,6 +24,7 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(app, list(arguments))
 
 
+@pytest.mark.usefixtures("kernels")  # other tests fill the process's own meanwhile
 def test_every_part_is_reported_with_its_state() -> None:
     findings = list(doctor.examine())
     assert [finding.name for finding in findings] == NAMES
