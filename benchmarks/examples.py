@@ -30,18 +30,25 @@ NAMES = (
 
 def measure(name: str) -> Results | None:
     """What `tconv optimize` finds out about an example; None where it could not judge and time the whole file."""
+    started = time.monotonic()
+    report, lines = optimized(ROOT / "examples" / f"{name}.py")
+    seconds = round(time.monotonic() - started, 1)
+    found = None if report is None else reduced(report)
+    return None if found is None else {**found, "lines": lines, "command_seconds": seconds}
+
+
+def optimized(model: Path, *options: str) -> tuple[Results | None, int | None]:
+    """The report of `tconv optimize` on a model file, and the lines of what it writes; None for what there is not."""
     with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder) / "report.json"
-        model, output = ROOT / "examples" / f"{name}.py", Path(folder) / f"{name}_new.py"
+        report, output = Path(folder) / "report.json", Path(folder) / f"{model.stem}_new.py"
         command = [sys.executable, "-m", "tconv", "optimize", str(model), "-o", str(output), "--json", str(report)]
-        print(f"\n{name}", flush=True)
+        print(f"\n{model.stem}", flush=True)
         started = time.monotonic()
-        subprocess.run(command, check=False)
-        seconds = round(time.monotonic() - started, 1)
-        found = reduced(json.loads(report.read_text(encoding="utf-8"))) if report.exists() else None
+        subprocess.run([*command, *options], check=False)
+        found = json.loads(report.read_text(encoding="utf-8")) if report.exists() else None
         lines = output.read_text(encoding="utf-8").count("\n") if output.exists() else None
-        print(f"{seconds} s, {lines} lines", flush=True)
-        return None if found is None else {**found, "lines": lines, "command_seconds": seconds}
+        print(f"{time.monotonic() - started:.1f} s, {lines} lines", flush=True)
+        return found, lines
 
 
 def reduced(report: Results) -> Results | None:

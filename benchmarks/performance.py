@@ -166,6 +166,29 @@ def _fused(name: str, results: Results) -> str:
     )
 
 
+def written_body(written: Results | None) -> str:
+    """Whole models in written files: their lines, and times as called and in inference."""
+    if not written:
+        return NOTHING
+    rows = []
+    for model, result in written["layers"].items():
+        if not result["equal"] or "lines" not in result:
+            rows.append([f"`{model}`: {'; '.join(result['reasons'])}", *[""] * 9])
+            continue
+        row = [f"`{model}`", f"{result['lines']:,} ({result['lines'] - result['own_lines']:,})"]
+        for way in ("as_called", "inference"):
+            times = result[way] or {}
+            told = [times.get(name) for name in ("pytorch", "best_setting", "compiled", "file")]
+            row += map(milliseconds, told)
+        rows.append(row)
+    ways = ["PyTorch", "best setting", "`torch.compile`", "file"]
+    heads = [*(f"{way}, as called" for way in ways), *(f"{way}, inference" for way in ways)]
+    return (
+        f"On {machine(written['environment'])}; lines of the file, and in parentheses those beside the model's own; "
+        "milliseconds:\n\n" + table(["model", "lines", *heads], rows)
+    )
+
+
 def search_body(search: Results | None) -> str:
     """What stands between the markers of docs/command-line.md: what the search gains."""
     if not search:

@@ -19,6 +19,7 @@ from performance import (
     hopper_body,
     search_body,
     variants_body,
+    written_body,
 )
 from plot import PLOTS, digest
 from results import KINDS, ROOT, VARIANTS, Results, cases, geometric_mean, kind, load, machine, same_kernels, speedup
@@ -158,6 +159,7 @@ def targets() -> dict[Path, str]:
         "examples/README.md": [examples_body(examples)],
         "docs/command-line.md": [search_body(load("search"))],
         "docs/performance.md": [
+            written_body(load("written")),
             variants_body({variant: load(f"layers-{variant}") for variant in VARIANTS}),
             dense_body(load("dense")),
             growth_body(load("growth")),

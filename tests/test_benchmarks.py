@@ -127,6 +127,24 @@ def test_a_missing_plot_of_growth_is_stale(report: ModuleType, monkeypatch: pyte
     assert report.stale() == ["growth.svg"]
 
 
+def test_written_files_have_their_lines_and_both_ways(script: Script) -> None:
+    def series(milliseconds: float) -> dict[str, float]:
+        return {"median": milliseconds}
+
+    def sides(reference: float, **others: float) -> dict[str, Any]:
+        named = {name.replace("_", "."): series(each) for name, each in others.items()}
+        return {"candidate": series(1), "reference": series(reference), "alternatives": named, "compiled": None}
+
+    ways = script("written").ways
+    both = {"as_called": ways(sides(6.0, channels_last=4.5, torch_compile=3.0)), "inference": ways(sides(5.0))}
+    assert both["inference"]["best_setting"] == 5.0 and both["inference"]["compiled"] is None
+    result = {"equal": True, "reasons": [], "lines": 1200, "own_lines": 100, **both}
+    refused = {"equal": False, "reasons": ["no file was written and timed"]}
+    body = script("performance").written_body({"environment": ENVIRONMENT, "layers": {"a": result, "b": refused}})
+    assert "| `a` | 1,200 (1,100) | 6 | 4.5 | 3 | 1 | 5 | 5 |  | 1 |\n" in body
+    assert "| `b`: no file was written and timed |" in body
+
+
 def dense(layer: str, dtype: str, layout: str, result: dict[str, Any]) -> dict[str, Any]:
     return {"layer": layer, "type": dtype, "format": layout, **result}
 

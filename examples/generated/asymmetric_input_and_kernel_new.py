@@ -164,19 +164,19 @@ def _samples(kernel, gpu, *sizes):
     launch = _extension(kernel.family, gpu.capability)
     return launch(kernel.place, 0, gpu.multiprocessors, *[0] * 6, batch, *input_size, *output_size)
 
-def _launch(launch, x, weight, bias, y, *operands):
+def _launch(launch, x, weight, bias, y):
     """Runs a kernel on contiguous tensors of one device, on the current stream."""
     device, kernel = x.device, launch.kernel
     if torch.cuda.current_device() != device.index:
         with torch.cuda.device(device):
-            return _launch(launch, x, weight, bias, y, *operands)
+            return _launch(launch, x, weight, bias, y)
     gpu = _gpu(device)
-    prepared = None
+    pointers = [x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr(), 0]
     if kernel.weight_bytes:
         # Inputs in another order lie behind the weights.
         bytes_of_inputs = x.numel() * x.element_size() if kernel.prepares_inputs else 0
         prepared = torch.empty(kernel.weight_bytes + bytes_of_inputs, dtype=torch.uint8, device=device)
-    pointers = [0 if t is None else t.data_ptr() for t in (x, weight, bias, y, prepared)]
+        pointers[4] = prepared.data_ptr()
     stream = torch._C._cuda_getCurrentRawStream(device.index)  # torch.cuda.current_stream() takes as long as a launch
     sizes = (launch.y_channels, x.shape[0], *launch.input_size, *launch.output_size)
     error = _extension(kernel.family, gpu.capability)(kernel.place, stream, gpu.multiprocessors, *pointers, *sizes)
@@ -185,22 +185,22 @@ def _launch(launch, x, weight, bias, y, *operands):
 
 # ---- the operator ----------------------------------------------------------------------------------------------------
 
-def _run(launch, x, weight, bias, *operands):
-    y = torch.empty(launch.shape, dtype=x.dtype, device=x.device)
-    _fill(y, launch, x, weight, bias, *operands)
+def _run(launch, x, weight, bias):
+    y = x.new_empty(launch.shape)
+    _fill(y, launch, x, weight, bias)
     return _as_theirs(y, x, weight)
 
-def _fill(y, launch, x, weight, bias, *operands):
+def _fill(y, launch, x, weight, bias):
     x, weight = x.contiguous(), weight.contiguous()
     if launch.kernel.family != "direct":  # bulk copies begin at multiples of 16 bytes
-        x, weight = (t.clone() if t.data_ptr() % 16 else t for t in (x, weight))
-    bias, *operands = (None if t is None else t.contiguous() for t in (bias, *operands))
+        x = x.clone() if x.data_ptr() % 16 else x
+        weight = weight.clone() if weight.data_ptr() % 16 else weight
+    bias = None if bias is None else bias.contiguous()
     if launch.samples >= launch.batch:
-        return _launch(launch, x, weight, bias, y, *operands)
+        return _launch(launch, x, weight, bias, y)
     for first in range(0, launch.batch, launch.samples):
         part = slice(first, first + launch.samples)
-        of_part = operands
-        _launch(launch, x[part], weight, bias, y[part], *of_part)
+        _launch(launch, x[part], weight, bias, y[part])
 
 def _as_theirs(y, x, weight):
     """The result in PyTorch's memory format: channels_last in, channels_last out."""
@@ -271,7 +271,7 @@ def _define(space):
     return defined
 
 # What torch.compile and dispatch modes see, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_64420e8ded9ac293")
+_OPERATOR = _define("tconv_51bb237f0b9b0bf5")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them

@@ -2,7 +2,7 @@
 #
 # ModelNew is the model file's Model, with its transposed convolutions on the CUDA kernels in this file.
 # torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.
-# The model file begins at line 419, the kernels at line 487.
+# The model file begins at line 417, the kernels at line 485.
 #
 #   conv_transpose2d  2-D 32→64 k3 s5 p1 d2 tf32_rna  direct: 4224 blocks of 128, 13312 bytes of shared memory
 #
@@ -162,15 +162,14 @@ def _samples(kernel, gpu, *sizes):
     launch = _extension(kernel.family, gpu.capability)
     return launch(kernel.place, 0, gpu.multiprocessors, *[0] * 6, batch, *input_size, *output_size)
 
-def _launch(launch, x, weight, bias, y, *operands):
+def _launch(launch, x, weight, bias, y):
     """Runs a kernel on contiguous tensors of one device, on the current stream."""
     device, kernel = x.device, launch.kernel
     if torch.cuda.current_device() != device.index:
         with torch.cuda.device(device):
-            return _launch(launch, x, weight, bias, y, *operands)
+            return _launch(launch, x, weight, bias, y)
     gpu = _gpu(device)
-    prepared = None
-    pointers = [0 if t is None else t.data_ptr() for t in (x, weight, bias, y, prepared)]
+    pointers = [x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr(), 0]
     stream = torch._C._cuda_getCurrentRawStream(device.index)  # torch.cuda.current_stream() takes as long as a launch
     sizes = (launch.y_channels, x.shape[0], *launch.input_size, *launch.output_size)
     error = _extension(kernel.family, gpu.capability)(kernel.place, stream, gpu.multiprocessors, *pointers, *sizes)
@@ -179,20 +178,19 @@ def _launch(launch, x, weight, bias, y, *operands):
 
 # ---- the operator ----------------------------------------------------------------------------------------------------
 
-def _run(launch, x, weight, bias, *operands):
-    y = torch.empty(launch.shape, dtype=x.dtype, device=x.device)
-    _fill(y, launch, x, weight, bias, *operands)
+def _run(launch, x, weight, bias):
+    y = x.new_empty(launch.shape)
+    _fill(y, launch, x, weight, bias)
     return _as_theirs(y, x, weight)
 
-def _fill(y, launch, x, weight, bias, *operands):
+def _fill(y, launch, x, weight, bias):
     x, weight = x.contiguous(), weight.contiguous()
-    bias, *operands = (None if t is None else t.contiguous() for t in (bias, *operands))
+    bias = None if bias is None else bias.contiguous()
     if launch.samples >= launch.batch:
-        return _launch(launch, x, weight, bias, y, *operands)
+        return _launch(launch, x, weight, bias, y)
     for first in range(0, launch.batch, launch.samples):
         part = slice(first, first + launch.samples)
-        of_part = operands
-        _launch(launch, x[part], weight, bias, y[part], *of_part)
+        _launch(launch, x[part], weight, bias, y[part])
 
 def _as_theirs(y, x, weight):
     """The result in PyTorch's memory format: channels_last in, channels_last out."""
@@ -263,7 +261,7 @@ def _define(space):
     return defined
 
 # What torch.compile and dispatch modes see, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_d6e72a8923e9f69e")
+_OPERATOR = _define("tconv_232cd0e2d06cb471")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them

@@ -56,6 +56,8 @@ _OF_TAILS = (
 )
 #: What has no tail in other files.
 _TAIL_ARGUMENTS = ((", tail=None", ""), ("*options, tail)", "*options)"))
+#: And what computes nothing behind a layer.
+_PROGRAM_ARGUMENTS = ((", *operands", ""), (", *of_part", ""))
 _BLANK = "\r\n"
 _LINE = "# " + "-" * 118 + "\n"
 #: What stands between the generated part and the user's, and above the kernels.
@@ -230,7 +232,7 @@ def generate(
         _SEQUENCES: bool(programs) and bool(tails.modules),
     }
     runtime = only(runtime, wanted)
-    for argument, bare in () if tailed else _TAIL_ARGUMENTS:
+    for argument, bare in (*(() if tailed else _TAIL_ARGUMENTS), *(() if programs else _PROGRAM_ARGUMENTS)):
         runtime = runtime.replace(argument, bare)
     runtime, _, text = runtime.partition(_KERNELS_MARK)
     if not built_elsewhere:

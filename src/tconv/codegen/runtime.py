@@ -191,14 +191,14 @@ def _launch(launch, x, weight, bias, y, *operands):
         with torch.cuda.device(device):
             return _launch(launch, x, weight, bias, y, *operands)
     gpu = _gpu(device)
-    prepared = None
+    pointers = [x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr(), 0]
     # ---- where weights are prepared
     if kernel.weight_bytes:
         # Inputs in another order lie behind the weights.
         bytes_of_inputs = x.numel() * x.element_size() if kernel.prepares_inputs else 0
         prepared = torch.empty(kernel.weight_bytes + bytes_of_inputs, dtype=torch.uint8, device=device)
+        pointers[4] = prepared.data_ptr()
     # ---- where weights are prepared
-    pointers = [0 if t is None else t.data_ptr() for t in (x, weight, bias, y, prepared)]
     stream = torch._C._cuda_getCurrentRawStream(device.index)  # torch.cuda.current_stream() takes as long as a launch
     sizes = (launch.y_channels, x.shape[0], *launch.input_size, *launch.output_size)
     # ---- where programs are computed
@@ -213,7 +213,7 @@ def _launch(launch, x, weight, bias, y, *operands):
 
 
 def _run(launch, x, weight, bias, *operands):
-    y = torch.empty(launch.shape, dtype=x.dtype, device=x.device)
+    y = x.new_empty(launch.shape)
     _fill(y, launch, x, weight, bias, *operands)
     return _as_theirs(y, x, weight)
 
@@ -222,10 +222,12 @@ def _fill(y, launch, x, weight, bias, *operands):
     x, weight = x.contiguous(), weight.contiguous()
     # ---- where weights are prepared
     if launch.kernel.family != "direct":  # bulk copies begin at multiples of 16 bytes
-        x, weight = (t.clone() if t.data_ptr() % 16 else t for t in (x, weight))
+        x = x.clone() if x.data_ptr() % 16 else x
+        weight = weight.clone() if weight.data_ptr() % 16 else weight
     # ---- where weights are prepared
-    bias, *operands = (None if t is None else t.contiguous() for t in (bias, *operands))
+    bias = None if bias is None else bias.contiguous()
     # ---- where programs are computed
+    operands = [t.contiguous() for t in operands]
     # Outputs that lie together are read at once.
     operands = [t.clone() if t.data_ptr() % 16 else t for t in operands]
     # ---- where programs are computed
@@ -233,7 +235,6 @@ def _fill(y, launch, x, weight, bias, *operands):
         return _launch(launch, x, weight, bias, y, *operands)
     for first in range(0, launch.batch, launch.samples):
         part = slice(first, first + launch.samples)
-        of_part = operands
         # ---- where programs are computed
         read = _PROGRAMS[launch.kernel.program] if operands else ()
         of_part = [t[part] if name[:2] in ("ou", "sa") else t for t, name in zip(operands, read)]
