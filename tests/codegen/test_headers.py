@@ -250,6 +250,11 @@ def test_definitions_that_nothing_uses_go() -> None:
 # ---- a text made simpler ---------------------------------------------------------------------------------------------
 
 
+def test_of_several_constants_in_one_declaration_those_go_that_nothing_uses() -> None:
+    (kept,) = swept(["constexpr int a = 8, b = a + 1, c = 2,\n    d = 3;\nint f() { return b; }\n"], "f")
+    assert kept == "constexpr int a = 8, b = a + 1;\nint f() { return b; }\n"
+
+
 @pytest.mark.parametrize(
     ("change", "before", "after"),
     [

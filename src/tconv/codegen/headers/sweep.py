@@ -87,6 +87,8 @@ def _without_unused(text: str, mentioned: _Mentions, settled: set[str]) -> str:
         if all(mentioned.words[name] <= own[name] for name in item.names):
             cut.append(item)
         else:
+            if item.node.type == "declaration":
+                cut += _of_declaration(parsed, item.node, mentioned.words)
             cut += _unused_members(parsed, item.node, mentioned)
             definition = parsed.between(item.start, item.end)
             if definition not in settled:
