@@ -2,7 +2,7 @@
 #
 # ModelNew is the model file's Model, with its transposed convolutions on the CUDA kernels in this file.
 # torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.
-# The model file begins at line 541, the kernels at line 633.
+# The model file begins at line 540, the kernels at line 632.
 #
 #   ups.0.up  2-D 512→256 k2 s2 bias tf32  wgmma: 128 blocks of 384, 217792 bytes of shared memory
 #                                          any size: wgmma: 96 blocks of 384, 215664 bytes of shared memory
@@ -296,7 +296,7 @@ def _define(space):
     return defined
 
 # What torch.compile and dispatch modes see, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_92d8c168e74446c9")
+_OPERATOR = _define("tconv_7857ff6d6ccd15ca")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them
@@ -444,7 +444,7 @@ def cuda_fused(layer, *inputs, tail=None, modules=(), before=(), behind=(), **op
     """Equal to ``torch.cat([*before, tail(layer(*inputs)), *behind], 1)``: in one kernel where this file has one.
 
     The tail calls those modules; where none is given, they are called in a row. Where the file has no kernel for that,
-    and where gradients are asked for, it runs behind the layer.
+    it runs behind the layer.
     """
     tail = _Tail(tail, modules, before, behind)
     if _OPERATOR is not None and torch.compiler.is_compiling():  # compilers see PyTorch's operators behind the layer
@@ -460,16 +460,15 @@ def cuda_fused(layer, *inputs, tail=None, modules=(), before=(), behind=(), **op
     return tail.joined(tail(layer(*inputs, **options)))
 
 def _fused(tensors, options, tail):
-    """The result with `tail` behind it, by one kernel; None where there is none, and for gradients."""
+    """The result with `tail` behind it, by one kernel; None where there is none."""
     around = [*tail.before, *tail.behind]
-    if _wants_gradients(*tensors, *around):
-        return None
     layer = _wanted(tensors, options)
     if layer is None:
         return None
     program = None if tail.function or tail.modules else ""
     operands, beside = (), bool(around)
-    if program is None or _wants_gradients(*operands):
+    gradients = _wants_gradients(*tensors, *around)
+    if program is None or (gradients and not program):  # PyTorch concatenates, and differentiates that
         return None
     if beside and tail.fits(layer.shape, tensors[0]) and _last(*tensors[:2]) is None:
         parts = [*tail.before, None, *tail.behind]

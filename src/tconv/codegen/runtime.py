@@ -461,17 +461,20 @@ class _Notes(torch.overrides.TorchFunctionMode):
 
     Tensors are called by what they have one value for: each output, each sample and channel, each channel, or all.
     Where ``torch.tensor`` is given a number, none is made, as that would wait for the GPU: the number is in the text.
+    In `steps` are the same calls for `_computed`, with tensors by their numbers.
     """
 
     def __init__(self, shape, like):
         self.shape, self.dtype, self.device = shape, like.dtype, like.device
-        self.calls, self.operands = [], []
+        self.calls, self.operands, self.steps = [], [], []
 
     def of(self, tail):
         with self:
             last = tail(_Result(self, "y", typed=True))
         typed = not isinstance(last, _Result) or last._typed
-        return "; ".join(self.calls + [self.said(last) if typed else "?"])
+        said = self.said(last) if typed else "?"
+        self.steps.append(("", None, (self.kept(last),), {}))
+        return "; ".join(self.calls + [said])
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -489,12 +492,13 @@ class _Notes(torch.overrides.TorchFunctionMode):
         dtype = dtype or {bool: torch.bool, int: torch.int64}.get(type(value), torch.get_default_dtype())
         if not dtype == self.dtype == torch.float32:  # to which the kernel rounds by itself
             value = torch.tensor(value, dtype=dtype, device="cpu").to(self.dtype).item()
-        return _Result(self, f"tensor({value!r})", cast=dtype != self.dtype)
+        return _Result(self, f"tensor({value!r})", cast=dtype != self.dtype, number=_Number(value, dtype))
 
-    def call(self, function, *args, **kwargs):
-        name, result = function.strip("_"), f"t{len(self.calls)}"
-        in_place = kwargs.get("inplace", False) or (function.endswith("_") and not function.startswith("__"))
-        if function.startswith("__i"):
+    def call(self, called, function, args, kwargs):
+        """Notes a call of a function by that name, a method where it is None."""
+        name, result = called.strip("_"), f"t{len(self.calls)}"
+        in_place = kwargs.get("inplace", False) or (called.endswith("_") and not called.startswith("__"))
+        if called.startswith("__i"):
             name, in_place = name[1:], True
         by_channel = name in ("batch_norm", "prelu")  # their tensors have one value for each
         said = [self.said(value, by_channel) for value in args]
@@ -506,6 +510,11 @@ class _Notes(torch.overrides.TorchFunctionMode):
             typed = self.dtype == torch.float32 == torch.get_default_dtype() and not any(map(self._is_cast, values))
             said = said if typed else ["?"]
         self.calls.append(f"{result} = {name}({', '.join(said)})")
+        if function is None or called.endswith("_"):  # what changes nothing in place gives the same
+            own = f"__{name}__" if called.startswith("__") else name
+            function = getattr(torch.Tensor, own, getattr(nn.functional, own, None))
+        kept = {key: self.kept(value) for key, value in kwargs.items() if key != "inplace"}
+        self.steps.append((result, function, tuple(map(self.kept, args)), kept))
         if in_place and isinstance(args[0], _Result):
             args[0]._name = result
             return args[0]
@@ -519,6 +528,13 @@ class _Notes(torch.overrides.TorchFunctionMode):
 
     def _is_float(self, value):
         return type(value) is float or (isinstance(value, _Result) and value._name.startswith("tensor("))
+
+    def kept(self, value):
+        """A value for `steps`."""
+        if isinstance(value, _Result):
+            return value._number or _Value(value._name)
+        place = next((n for n, operand in enumerate(self.operands) if operand is value), None)
+        return value if place is None else _Value(place)
 
     def said(self, value, by_channel=False):
         if isinstance(value, _Result):
@@ -535,6 +551,25 @@ class _Notes(torch.overrides.TorchFunctionMode):
         number = next((n for n, operand in enumerate(self.operands) if operand is value), len(self.operands))
         self.operands[number:] = self.operands[number:] or [value]
         return f"{kind}{number}"
+
+
+# A value of a call that is noted: a result by its name, a tensor by its place, or a tensor of a number.
+_Value = namedtuple("_Value", "name")
+_Number = namedtuple("_Number", "value dtype")
+
+
+def _computed(steps, y, operands):
+    """What noted calls give of a layer's result and of such tensors."""
+    values = {"y": y, **dict(enumerate(operands))}
+
+    def value(kept):
+        if type(kept) is _Number:
+            return torch.tensor(kept.value, dtype=kept.dtype, device=y.device)
+        return values[kept.name] if type(kept) is _Value else kept
+
+    for result, function, args, kwargs in steps[:-1]:
+        values[result] = function(*map(value, args), **{key: value(each) for key, each in kwargs.items()})
+    return value(steps[-1][2][0])
 
 
 def _kind(shape, of):
@@ -557,22 +592,22 @@ class _Result:
     comparison and numbers alone the numbers' types decide: what they give is not the result's type, or float32.
     """
 
-    def __init__(self, notes, name, typed=False, cast=False):
-        self._notes, self._name, self._typed, self._cast = notes, name, typed, cast
+    def __init__(self, notes, name, typed=False, cast=False, number=None):
+        self._notes, self._name, self._typed, self._cast, self._number = notes, name, typed, cast, number
 
     @classmethod
     def __torch_function__(cls, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         noted = next(value for value in (*args, *kwargs.values()) if isinstance(value, _Result))
-        return noted._notes.call(function.__name__, *args, **kwargs)
+        return noted._notes.call(function.__name__, function, args, kwargs)
 
     def __getattr__(self, name):
         if callable(getattr(torch.Tensor, name, None)):
             return functools.partial(self._call, name)
         return getattr(self._notes, name)  # shape, dtype, device
 
-    def _call(self, function, *args, **kwargs):
-        return self._notes.call(function, self, *args, **kwargs)
+    def _call(self, method, *args, **kwargs):
+        return self._notes.call(method, None, (self, *args), kwargs)
 
     def dim(self):
         return len(self._notes.shape)
@@ -590,7 +625,7 @@ def _is_plain(module):
     return type(module) in _POINTWISE and not (hooked or counts)
 
 
-# What modules in a row were found to compute, behind which layers: the program.
+# What modules in a row were found to compute, behind which layers: the program, and the calls.
 _KNOWN = {}
 
 
@@ -654,7 +689,7 @@ def cuda_fused(layer, *inputs, tail=None, modules=(), before=(), behind=(), **op
     """Equal to ``torch.cat([*before, tail(layer(*inputs)), *behind], 1)``: in one kernel where this file has one.
 
     The tail calls those modules; where none is given, they are called in a row. Where the file has no kernel for that,
-    and where gradients are asked for, it runs behind the layer.
+    it runs behind the layer.
     """
     tail = _Tail(tail, modules, before, behind)
     if _OPERATOR is not None and torch.compiler.is_compiling():  # compilers see PyTorch's operators behind the layer
@@ -675,11 +710,37 @@ def cuda_fused(layer, *inputs, tail=None, modules=(), before=(), behind=(), **op
     return tail.joined(tail(layer(*inputs, **options)))
 
 
+# ---- where tails are fused
+# ---- where programs are computed
+class _Fused(torch.autograd.Function):
+    """A layer and what stands behind it, in one kernel. For gradients the layer is computed again, and what stands
+    behind it by the calls that were noted: other numbers, and another mode, may be set by then."""
+
+    @staticmethod
+    def forward(ctx, launch, layer, options, steps, x, weight, bias, *operands):
+        ctx.save_for_backward(x, weight, bias, *operands)
+        ctx.layer, ctx.options, ctx.steps = layer, options, steps
+        return _run(launch, x, weight, bias, *operands)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        again, needed = torch.is_grad_enabled(), ctx.needs_input_grad[4:]  # again: of these gradients, too
+        with torch.enable_grad(), torch.autocast(gradient.device.type, enabled=False):
+            # Views, as one tensor may be several of these.
+            given = [t if t is None else t.view_as(t) if again else t.detach() for t in ctx.saved_tensors]
+            wanted = [t for t, need in zip(given, needed) if need]
+            for t in () if again else wanted:
+                t.requires_grad_()
+            y = _computed(ctx.steps, _apply(*given[:3], ctx.options, ctx.layer), given[3:])
+        found = iter(torch.autograd.grad(y, wanted, gradient, create_graph=again, allow_unused=True))
+        return (None, None, None, None, *(next(found) if need else None for need in needed))
+
+
+# ---- where programs are computed
+# ---- where tails are fused
 def _fused(tensors, options, tail):
-    """The result with `tail` behind it, by one kernel; None where there is none, and for gradients."""
+    """The result with `tail` behind it, by one kernel; None where there is none."""
     around = [*tail.before, *tail.behind]
-    if _wants_gradients(*tensors, *around):
-        return None
     layer = _wanted(tensors, options)
     if layer is None:
         return None
@@ -687,13 +748,18 @@ def _fused(tensors, options, tail):
     operands, beside = (), bool(around)
     # ---- where tails are fused
     # ---- where programs are computed
-    program, operands = _program_of(tail, layer, tensors[0])
+    program, operands, steps = _program_of(tail, layer, tensors[0])
     # ---- where programs are computed
     # ---- where tails are fused
-    if program is None or _wants_gradients(*operands):
+    gradients = _wants_gradients(*tensors, *around, *operands)
+    if program is None or (gradients and not program):  # PyTorch concatenates, and differentiates that
         return None
     # ---- where tails are fused
     # ---- where programs are computed
+    if gradients:
+        launch = _wanted(tensors, options, program)
+        y = None if launch is None else _Fused.apply(launch, layer, options, steps, *tensors, *operands)
+        return None if y is None else tail.joined(y)
     # What is read for each output lies as a result of its own would.
     beside = beside and not (program and any(name[:2] in ("ou", "sa") for name in _PROGRAMS[program]))
     # ---- where programs are computed
@@ -717,13 +783,14 @@ def _fused(tensors, options, tail):
 # ---- where tails are fused
 # ---- where programs are computed
 def _program_of(tail, layer, x):
-    """The program of a tail, and what it reads; None where this file has none."""
+    """The program of a tail, what it reads, and the calls that say the same; None where this file has none."""
     said = None
     if tail.function is None:
         read, operands = tail.read(x)
         said = (len(layer.shape), layer.shape[1], *read)
         if said in _KNOWN or not tail.modules:
-            return _KNOWN.get(said, ""), operands
+            program, steps = _KNOWN.get(said, ("", ()))
+            return program, operands, steps
     notes = _Notes(layer.shape, x)
     calls = notes.of(tail)
     if calls not in _CALLS and layer.batch == 1:  # what all samples have and what each has is the same
@@ -735,8 +802,8 @@ def _program_of(tail, layer, x):
         what = f"no kernel in this file computes {calls!r} behind {layer.kernel.name}: PyTorch does"
         warnings.warn(f"{what}; tconv optimize makes one for it", stacklevel=2)
     elif said and list(map(id, notes.operands)) == list(map(id, operands)):
-        _KNOWN[said] = program
-    return program, notes.operands
+        _KNOWN[said] = program, notes.steps
+    return program, notes.operands, notes.steps
 
 
 # ---- where programs are computed

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections import defaultdict
+from collections import defaultdict, namedtuple
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from types import MappingProxyType, MethodType
@@ -130,6 +130,7 @@ class Tails:
         self.ends: dict[str, str] = {}
         self._runtime: dict[str, Any] = {
             "functools": functools,
+            "namedtuple": namedtuple,
             "nn": nn,
             "torch": torch,
             "_CudaForward": _TRANSPOSED,

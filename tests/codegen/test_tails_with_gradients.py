@@ -1,0 +1,271 @@
+"""Files whose kernels compute what stands behind layers, where gradients are asked for: in the emulator."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from codegen_helpers import silent
+from tail_files import BLOCK, CONSTANTS, JOINED, SEQUENCE, File, Made, close, inputs, maker, same_state
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+pytestmark = pytest.mark.rotates(3)
+
+#: What is behind the layer reads what was computed of its input, and twice the same tensor.
+OF_ITS_INPUT = """
+    import torch
+    import torch.nn.functional as F
+    from torch import nn
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up = nn.ConvTranspose2d(3, 3, 1)
+            self.scale = nn.Parameter(torch.rand(1))
+        def forward(self, x):
+            y = self.up(x)
+            return torch.tanh(y) * x + torch.sigmoid(y * x) * self.scale
+
+    def get_inputs():
+        return [torch.rand(2, 3, 4, 5)]
+"""
+#: One of each kind of kink, of slopes that differ on its sides.
+KINKS = {
+    "torch.relu(y)": [0.0],
+    "F.relu6(y)": [0.0, 6.0],
+    "y.clamp(0, 1)": [0.0, 1.0],
+    "torch.clamp(y, min=-0.5)": [-0.5],
+    "F.leaky_relu(y, 0.25)": [0.0],
+    "F.leaky_relu_(y, 0.25)": [0.0],
+    "F.hardtanh(y, -2.0, 0.5)": [-2.0, 0.5],
+    "F.hardswish(y)": [-3.0, 3.0],
+    "F.hardsigmoid(y)": [-3.0, 3.0],
+    "torch.maximum(y, self.bound)": [0.5],
+    "torch.abs(y)": [0.0],
+    "F.elu(y)": [0.0],
+    "y.relu_()": [0.0],
+    "F.softplus(y, 1, 2)": [2.0],
+    "torch.where(y > 0.5, y * 2, y)": [0.5],
+    "1.5 - y * 3 / 2": [0.5],
+}
+#: A layer whose results are its bias.
+OF_BIAS = """
+    import torch
+    import torch.nn.functional as F
+    from torch import nn
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up = nn.ConvTranspose2d(2, 16, 1)
+            self.register_buffer("bound", torch.tensor(0.5))
+        def forward(self, x):
+            y = self.up(x)
+            return BODY
+
+    def get_inputs():
+        return [torch.rand(1, 2, 2, 2)]
+"""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    return maker(tmp_path_factory.mktemp("gradients"))
+
+
+def pair(file: File, given: list[Tensor], dtype: torch.dtype = torch.float64) -> list[tuple[nn.Module, list[Tensor]]]:
+    """Both models with copies of the inputs, all of which ask for gradients."""
+    return [
+        (module.to(dtype), [each.to(dtype).requires_grad_() for each in map(Tensor.clone, given)])
+        for module in file.models()
+    ]
+
+
+def wanted(module: nn.Module, given: list[Tensor]) -> list[Tensor]:
+    return [*given, *module.parameters()]
+
+
+def weighted(result: Any) -> Tensor:
+    """A sum in which each element counts otherwise."""
+    results = [result] if isinstance(result, Tensor) else list(result)
+    weights = (torch.linspace(-1, 2, y.numel(), dtype=y.dtype).view(y.shape) for y in results)
+    return torch.stack([(y * weight).sum() for y, weight in zip(results, weights, strict=True)]).sum()
+
+
+GIVEN: dict[str, Callable[[], list[Tensor]]] = {
+    BLOCK: inputs,
+    CONSTANTS: lambda: [torch.randn(2, 5, 3, 4)],
+    SEQUENCE: lambda: [torch.randn(2, 5, 3, 4)],
+    OF_ITS_INPUT: lambda: [torch.randn(2, 3, 4, 5)],
+    JOINED: lambda: [torch.randn(2, 5, 4, 5), torch.randn(2, 3, 9, 11)],
+}
+IDS = ["block", "constants", "sequence", "of its input", "joined"]
+
+
+@pytest.mark.parametrize("text", GIVEN, ids=IDS)
+def test_gradients_are_pytorchs(made: Made, text: str) -> None:
+    file = made(text, ("float64",))
+    found = []
+    for module, given in pair(file, GIVEN[text]()):
+        with silent():
+            result = module(*given)
+        forward = len(file.launches)
+        found.append((result, torch.autograd.grad(weighted(result), wanted(module, given), allow_unused=True)))
+    assert any(file.programs[:forward]), "the kernel computes what is behind the layer"
+    assert all(program == "" for program in file.programs[forward:]), "for gradients the layer alone"
+    (mine, ours), (other, theirs) = found
+    assert close(weighted(mine), weighted(other), 1e-9)
+    for one, another in zip(ours, theirs, strict=True):
+        assert (one is None) == (another is None) and (one is None or close(one, another, 1e-8))
+
+
+@pytest.mark.parametrize("text", GIVEN, ids=IDS)
+def test_second_gradients(made: Made, text: str) -> None:
+    """Of a penalty on the first ones, as a critic has."""
+    found = []
+    for module, given in pair(made(text, ("float64",)), GIVEN[text]()):
+        of = wanted(module, given)
+        first = torch.autograd.grad(weighted(module(*given)), of, create_graph=True, allow_unused=True)
+        penalty = sum(((each * each).sum() for each in first if each is not None), torch.zeros((), dtype=torch.float64))
+        found.append(torch.autograd.grad(penalty, of, allow_unused=True))
+    for one, another in zip(*found, strict=True):
+        assert (one is None) == (another is None) and (one is None or close(one, another, 1e-7))
+
+
+@pytest.mark.parametrize("body", KINKS)
+def test_gradients_at_and_around_kinks(made: Made, body: str) -> None:
+    """The layer gives exactly these numbers: PyTorch's slope counts at each."""
+    file = made(OF_BIAS.replace("BODY", body))
+    kinks = torch.tensor(KINKS[body])
+    values = torch.cat([kinks, torch.nextafter(kinks, kinks + 1), torch.nextafter(kinks, kinks - 1)])
+    values = torch.cat([values, torch.tensor([-7.0, 7.0, float("inf"), float("-inf"), float("nan")])])
+    values = torch.cat([values, torch.zeros(16 - len(values))])
+    found = []
+    for module in file.models():
+        with torch.no_grad():
+            module.up.weight.zero_()  # type: ignore[union-attr, operator]
+            module.up.bias.copy_(values)  # type: ignore[union-attr, operator]
+        result = module(torch.ones(1, 2, 2, 2))
+        found.append((result, *torch.autograd.grad(result, module.up.bias, torch.ones_like(result))))
+    (result, ours), (expected, theirs) = found
+    assert file.programs[0] and torch.allclose(result, expected, rtol=1e-6, atol=1e-6, equal_nan=True)
+    assert torch.equal(ours.nan_to_num(7e7), theirs.nan_to_num(7e7)), (values, ours, theirs)
+
+
+def test_what_is_known_of_modules_in_a_row(made: Made) -> None:
+    """Their calls are noted at the first call alone."""
+    file, x = made(SEQUENCE), torch.randn(2, 5, 3, 4)
+    for _ in range(2):
+        found = [torch.autograd.grad(weighted(module(x)), list(module.parameters())) for module in file.models()]
+        assert all(close(mine, other, 1e-2) for mine, other in zip(*found, strict=True))
+    assert len(file.ours["_KNOWN"]) == 2 and len(file.programs) == 8
+
+
+@pytest.mark.parametrize("given", range(3))
+def test_some_ask_for_gradients(made: Made, given: int) -> None:
+    """An input alone: of the layer, or one that what is behind it reads."""
+    file, found = made(BLOCK), []
+    for module in file.models():
+        module.requires_grad_(False)
+        values = inputs()
+        values[given].requires_grad_()
+        found.append(torch.autograd.grad(weighted(module(*values)), values[given])[0])
+    assert close(*found) and file.programs[0]
+
+
+def test_nothing_that_is_set_after_the_call_counts(made: Made) -> None:
+    """Numbers and modes are those of the call; statistics stay as they are."""
+    for text, change in (
+        (BLOCK, lambda module: setattr(module, "slope", 0.9)),
+        (BLOCK, lambda module: module.train()),
+        (CONSTANTS, lambda module: setattr(module, "bound", -3.0)),
+    ):
+        file, found, values = made(text), [], GIVEN[text]()
+        models = file.models()
+        for module in models:
+            given = [each.clone().requires_grad_() for each in values]
+            result = module(*given)
+            change(module)
+            found.append(torch.autograd.grad(weighted(result), wanted(module, given)))
+        assert file.programs[0] and all(close(*each, 1e-2) for each in zip(*found, strict=True))
+        assert same_state(*models)
+
+
+def test_a_tensor_that_is_written_to_in_between_is_refused(made: Made) -> None:
+    ours, _ = made(BLOCK).models()
+    given = inputs()
+    result = ours(*given)
+    given[1].add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        result.sum().backward()
+
+
+def test_gradients_add_up_and_are_taken_twice(made: Made) -> None:
+    ours, theirs = made(BLOCK).models()
+    for module in (ours, theirs):
+        result = weighted(module(*inputs()))
+        result.backward(retain_graph=True)
+        result.backward()
+        weighted(module(*inputs(3))).backward()
+    for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert mine.grad is not None and other.grad is not None and close(mine.grad, other.grad, 1e-2)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpoints(made: Made, reentrant: bool) -> None:
+    found = []
+    for module in made(BLOCK).models():
+        given = [each.requires_grad_() for each in inputs()]
+        weighted(checkpoint(module, *given, use_reentrant=reentrant)).backward()
+        found.append([each.grad for each in wanted(module, given)])
+    assert all(close(mine, other, 1e-2) for mine, other in zip(*found, strict=True))
+
+
+def test_nothing_is_kept_behind_the_call(made: Made) -> None:
+    """What is saved goes with the result."""
+    ours, _ = made(BLOCK).models()
+    given = [each.requires_grad_() for each in inputs()]
+    gates = [weakref.ref(each) for each in given]
+    result = ours(*given)
+    del given
+    assert any(gate() is not None for gate in gates)
+    result.sum().backward()
+    del result
+    gc.collect()
+    assert all(gate() is None for gate in gates)
+
+
+def test_a_model_learns_as_pytorchs_does(made: Made) -> None:
+    models = made(OF_ITS_INPUT, ("float64",)).models()
+    curves = []
+    for module in models:
+        module = copy.deepcopy(module).double()
+        optimizer = torch.optim.Adam(module.parameters(), 0.05)
+        generator = torch.Generator().manual_seed(0)
+        curve = []
+        for _ in range(30):
+            x = torch.rand(2, 3, 4, 5, generator=generator, dtype=torch.float64)
+            loss = (module(x) - x.flip(1)).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            curve.append(loss.item())
+        curves.append(torch.tensor(curve))
+    assert torch.allclose(*curves, rtol=1e-9) and curves[0][-1] < 0.8 * curves[0][0]
+
+
+def test_autocast_is_off_behind_the_layer(made: Made) -> None:
+    """Backward may run where autocast is on: types are those of forward."""
+    found = []
+    for module in made(BLOCK).models():
+        given = [each.requires_grad_() for each in inputs()]
+        result = weighted(module(*given))
+        with torch.autocast("cpu", torch.bfloat16):
+            found.append(torch.autograd.grad(result, wanted(module, given)))
+    assert all(mine.dtype == torch.float32 and close(mine, other, 1e-2) for mine, other in zip(*found, strict=True))
