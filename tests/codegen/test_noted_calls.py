@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections import namedtuple
 from collections.abc import Callable
 from typing import Any
 
@@ -74,7 +75,7 @@ def in_place(y: Y) -> Y:
 
 @functools.cache
 def runtime() -> dict[str, Any]:
-    found: dict[str, Any] = {"functools": functools, "nn": nn, "torch": torch}
+    found: dict[str, Any] = {"functools": functools, "namedtuple": namedtuple, "nn": nn, "torch": torch}
     exec(tails_text(), found)
     return found
 
@@ -109,6 +110,38 @@ def test_the_program_is_the_function(name: str) -> None:
     y = 2 * torch.randn(SHAPE, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
     expected = function(y.clone(), *operands)
     assert torch.allclose(evaluate(program, y, as_operands(program, read)), expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_the_calls_made_again_are_the_function(name: str) -> None:
+    """To the last bit, its gradients and second gradients, too, whatever was done in place."""
+    function, operands = FUNCTIONS[name], drawn(FUNCTIONS[name])
+    y = 2 * torch.randn(SHAPE, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
+    of = [y] if name == "batch norm" else [y, *operands]  # PyTorch's statistics have no gradients
+    for each in of:
+        each.requires_grad_()
+    notes = runtime()["_Notes"](SHAPE, y)
+    notes.of(lambda y: function(y, *operands))
+    again = runtime()["_computed"](notes.steps, y.clone(), notes.operands)
+    theirs = function(y.clone(), *operands)
+    assert torch.equal(again, theirs)
+    if name not in _NOT_DIFFERENTIABLE:
+        order = 1 if name in _ONCE_DIFFERENTIABLE else 2
+        for one, another in zip(*(gradients(made, of, order) for made in (again, theirs)), strict=True):
+            assert (one is None) == (another is None) and (one is None or torch.allclose(one, another, rtol=1e-12))
+
+
+#: PyTorch refuses these, or their second gradients; one is constant.
+_NOT_DIFFERENTIABLE, _ONCE_DIFFERENTIABLE = ("in place by operators", "what changes nothing"), ("hard",)
+
+
+def gradients(made: Tensor, of: list[Tensor], order: int) -> list[Tensor | None]:
+    """Of a weighted sum, and of the sum of their squares."""
+    weights = torch.linspace(-1, 2, made.numel(), dtype=made.dtype).view(made.shape)
+    first = torch.autograd.grad((made * weights).sum(), of, create_graph=True, allow_unused=True)
+    squares = [(each * each).sum() for each in first if each is not None and each.requires_grad]
+    second = torch.autograd.grad(torch.stack(squares).sum(), of, allow_unused=True) if order > 1 and squares else ()
+    return [*first, *second]
 
 
 def modules() -> list[nn.Module]:
