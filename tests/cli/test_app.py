@@ -87,6 +87,20 @@ def test_a_process_ends_with_all_that_is_registered_for_its_end(arguments: list[
     assert (shown.returncode, shown.stdout.splitlines()[-1]) == (status, "registered")
 
 
+def test_what_cannot_be_written_at_the_end_is_told() -> None:
+    """As any program's of Python."""
+    code = """
+        import sys, torch
+        from tconv.cli.app import main
+        sys.argv = ["tconv", "cache", "info"]
+        main()
+    """
+    with open("/dev/full", "wb") as full:
+        command = [sys.executable, "-c", textwrap.dedent(code)]
+        shown = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert shown.returncode != 0 and "No space left on device" in shown.stderr
+
+
 @pytest.mark.parametrize(
     ("own", "expected"),
     [

@@ -133,8 +133,14 @@ def main() -> None:
 
 
 def _end(code: int) -> None:
-    """Ends this process with what is registered for its end, but for torch's own shutdown, which takes a second."""
+    """Ends this process with what is registered for its end, but for torch's own shutdown, which takes a second.
+
+    Where what was written cannot go out, it returns: Python's own end says so.
+    """
     atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:
+        return
     os._exit(code)
