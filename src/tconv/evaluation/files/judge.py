@@ -196,7 +196,7 @@ class Begun:
         candidate = Path(candidate).resolve()
         self._court.candidate = candidate
         source = read_source(candidate)
-        emulated = self._court.device.type == "cpu" and written_by_tconv(source)
+        emulated = _check_runs_here(source, self._court.device, bench=False)
         return Judgement(self._court, (self._name, candidate.name), source, emulated, self._level, self._precision)
 
 
