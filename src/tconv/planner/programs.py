@@ -17,7 +17,7 @@ _INSTRUCTIONS: Mapping[str, float] = MappingProxyType(
     {
         **{"neg": 0, "abs": 0, "div": 5, "pow": 20},
         **{"exp": 3.5, "expm1": 10, "log": 5, "log1p": 12, "sqrt": 5, "rsqrt": 3.5, "reciprocal": 3.5},
-        **{"sin": 16, "erf": 17, "tanh": 10, "sigmoid": 8},
+        **{"sin": 16, "cos": 16, "erf": 17, "tanh": 10, "sigmoid": 8},
     }
 )
 #: What a multiprocessor computes: instructions of so many outputs at once, each in so many cycles of so many a second.

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tconv.errors import InvalidProgram
+from tconv.pointwise.derivative import Gradient, Tape
 from tconv.pointwise.functions import FUNCTIONS, Value
 from tconv.pointwise.functions import where as where_value
 from tconv.pointwise.program import KINDS, SUM, Builder, Program
@@ -32,7 +33,17 @@ def program_of(calls: str) -> Program:
         raise InvalidProgram(
             f"it takes {what}, or a tensor that has not one value for each output, each sample and channel, or all"
         )
-    return _Calls().program(ast.parse(calls).body)
+    return _Calls(Builder()).result(ast.parse(calls).body).program()
+
+
+def gradient_of(calls: str) -> Gradient:
+    """The gradient of what such calls give, by that of their result.
+
+    Raises:
+        InvalidProgram: as `program_of`; or the language has no gradient of one of them.
+    """
+    tape = Tape()
+    return tape.gradient(_CallsOnTape(tape).result(ast.parse(calls).body))
 
 
 def known_calls() -> frozenset[str]:
@@ -41,17 +52,18 @@ def known_calls() -> frozenset[str]:
 
 
 class _Calls:
-    def __init__(self) -> None:
-        self._builder = Builder()
-        self._values: dict[str, Value] = {SUM: Value(self._builder, self._builder.sum())}
+    def __init__(self, builder: Builder) -> None:
+        self._builder = builder
+        self._functions = _FUNCTIONS
+        self._values: dict[str, Value] = {SUM: self._value(builder.sum())}
 
-    def program(self, lines: list[ast.stmt]) -> Program:
+    def result(self, lines: list[ast.stmt]) -> Value:
         for line in lines[:-1]:
             assert isinstance(line, ast.Assign) and isinstance(line.targets[0], ast.Name)
             self._values[line.targets[0].id] = self._call(line.value)
         last = lines[-1]
         assert isinstance(last, ast.Expr)
-        return self._number(self._call(last.value)).program()
+        return self._number(self._call(last.value))
 
     def _call(self, tree: ast.expr) -> Value:
         if not isinstance(tree, ast.Call):
@@ -64,8 +76,9 @@ class _Calls:
         arguments = [self._argument(argument) for argument in tree.args]
         options = {str(option.arg): self._argument(option.value) for option in tree.keywords}
         if name in _SAME:
-            return self._number(arguments[0])
-        function = _FUNCTIONS.get(name)
+            value = self._number(arguments[0])
+            return self._detached(value) if name == "detach" else value
+        function = self._functions.get(name)
         if function is None:
             raise InvalidProgram(f"{name} is none of the language's functions")
         if name != "where":
@@ -77,7 +90,7 @@ class _Calls:
 
     def _argument(self, tree: ast.expr) -> Any:
         if isinstance(tree, ast.Call):  # the tensor of a number
-            return Value(self._builder, self._builder.constant(self._argument(tree.args[0])))
+            return self._value(self._builder.constant(self._argument(tree.args[0])))
         if isinstance(tree, ast.UnaryOp):
             return -self._argument(tree.operand)
         if not isinstance(tree, ast.Name) or tree.id in ("inf", "nan"):
@@ -85,12 +98,33 @@ class _Calls:
         if tree.id not in self._values:
             kind = next(kind for kind in KINDS if tree.id.startswith(kind))
             operand = self._builder.operand(kind, int(tree.id.removeprefix(kind)))
-            self._values[tree.id] = Value(self._builder, operand)
+            self._values[tree.id] = self._value(operand)
         return self._values[tree.id]
 
     def _number(self, value: Value) -> Value:
         """A comparison, where PyTorch takes it for a number."""
         return where_value(value, 1, 0) if self._builder.tests(value.place) else value
+
+    def _value(self, place: int) -> Value:
+        return Value(self._builder, place)
+
+    def _detached(self, value: Value) -> Value:
+        return value
+
+
+class _CallsOnTape(_Calls):
+    """The same for gradients."""
+
+    def __init__(self, tape: Tape) -> None:
+        self._tape = tape
+        super().__init__(tape.builder)
+        self._functions = _table(tape.functions)
+
+    def _value(self, place: int) -> Value:
+        return self._tape.value(place)
+
+    def _detached(self, value: Value) -> Value:
+        return self._tape.detached(value)
 
 
 def _batch_norm(
@@ -116,11 +150,11 @@ def _dropout(input: Value, p: float = 0.5, training: bool = True, inplace: bool 
     return input
 
 
-def _extreme(name: str) -> Callable[..., Value]:
+def _extreme(name: str, function: Callable[..., Value]) -> Callable[..., Value]:
     def of_two(input: Value, other: Any = None, **options: Any) -> Value:
         if options or not isinstance(other, Value):
             raise InvalidProgram(f"{name} along an axis is none of the language's functions; of two tensors it is")
-        return FUNCTIONS[f"{name}imum"](input, other)
+        return function(input, other)
 
     return of_two
 
@@ -129,9 +163,8 @@ def _reversed_div(input: Value, other: Any) -> Value:
     return FUNCTIONS["div"](other, input)
 
 
-def _activation(name: str) -> Callable[..., Value]:
+def _activation(function: Callable[..., Value]) -> Callable[..., Value]:
     """A function of torch.nn.functional whose last parameter may be ``inplace``, given by its place."""
-    function = FUNCTIONS[name]
 
     def called(input: Value, *arguments: Any, **options: Any) -> Value:
         options.pop("inplace", None)
@@ -159,15 +192,22 @@ _ALSO_CALLED = {
     **{"negative": "neg", "absolute": "abs", "clip": "clamp", "special_expm1": "expm1", "special_log1p": "log1p"},
     **{"_prelu_kernel": "prelu", "log_sigmoid": "logsigmoid", "special_expit": "sigmoid", "special_erf": "erf"},
 }
-_FUNCTIONS: Mapping[str, Callable[..., Value]] = MappingProxyType(
-    {
-        **FUNCTIONS,
-        **{name: _activation(name) for name in _ACTIVATIONS},
-        **{name: FUNCTIONS[function] for name, function in _ALSO_CALLED.items()},
-        **dict.fromkeys(_DROPOUTS, _dropout),
-        **{name: _extreme(name) for name in ("min", "max")},
-        "rtruediv": _reversed_div,
-        "batch_norm": _batch_norm,
-        "where": _where,
-    }
-)
+
+
+def _table(functions: Mapping[str, Callable[..., Value]]) -> Mapping[str, Callable[..., Value]]:
+    """All that may be called by its name, made of the language's functions."""
+    return MappingProxyType(
+        {
+            **functions,
+            **{name: _activation(functions[name]) for name in _ACTIVATIONS},
+            **{name: functions[function] for name, function in _ALSO_CALLED.items()},
+            **dict.fromkeys(_DROPOUTS, _dropout),
+            **{name: _extreme(name, functions[f"{name}imum"]) for name in ("min", "max")},
+            "rtruediv": _reversed_div,
+            "batch_norm": _batch_norm,
+            "where": _where,
+        }
+    )
+
+
+_FUNCTIONS = _table(FUNCTIONS)

@@ -14,7 +14,7 @@ from tconv.errors import InvalidProgram
 from tconv.pointwise.program import Builder, Program
 
 #: Of GELU by tanh.
-_CUBIC = 0.044715
+CUBIC = 0.044715
 #: Beyond this, the factor of Mish is 1 in float64 as well, and the square of an exponential still a number.
 _MISH_IS_LINEAR = 20.0
 
@@ -51,6 +51,9 @@ class Value:
     def __truediv__(self, other: Value | float) -> Value:
         return self.call("div", other)
 
+    def __rtruediv__(self, other: float) -> Value:
+        return self.beside(other) / self
+
     def __radd__(self, other: float) -> Value:
         return self.beside(other) + self
 
@@ -65,6 +68,12 @@ class Value:
 
     def __gt__(self, other: Value | float) -> Value:
         return self.call("gt", other)
+
+    def __ge__(self, other: Value | float) -> Value:
+        return self.call("ge", other)
+
+    def __lt__(self, other: Value | float) -> Value:
+        return self.call("lt", other)
 
     def __le__(self, other: Value | float) -> Value:
         return self.call("le", other)
@@ -118,7 +127,7 @@ def gelu(input: Value, approximate: str = "none") -> Value:
         return input * 0.5 * (1 + (input * math.sqrt(0.5)).call("erf"))
     if approximate != "tanh":
         raise InvalidProgram(f"got gelu of approximate={approximate!r}; allowed are 'none' and 'tanh'")
-    inner = math.sqrt(2 / math.pi) * (input + _CUBIC * (input * input * input))
+    inner = math.sqrt(2 / math.pi) * (input + CUBIC * (input * input * input))
     return 0.5 * input * (1 + inner.call("tanh"))
 
 
@@ -138,9 +147,15 @@ def tanh(input: Value) -> Value:
 
 def _tanh_of_softplus(input: Value) -> Value:
     """tanh(log(1 + e^x)) = n / (n + 2), n = e^x (e^x + 2)."""
-    exponential = minimum(input, _MISH_IS_LINEAR).call("exp")
-    both = exponential * (exponential + 2)
+    _, _, both = exponentials_of_mish(input)
     return both / (both + 2)
+
+
+def exponentials_of_mish(input: Value) -> tuple[Value, Value, Value]:
+    """The input, or what is large enough; its exponential e, and e (e + 2)."""
+    limited = minimum(input, _MISH_IS_LINEAR)
+    exponential = limited.call("exp")
+    return limited, exponential, exponential * (exponential + 2)
 
 
 def _softplus_of(value: Value) -> Value | None:
@@ -264,7 +279,10 @@ def _together(*arguments: Value | float) -> list[Value]:
     return [value.beside(argument) for argument in arguments]
 
 
-_BY_NAME = ("abs", "erf", "exp", "expm1", "log", "log1p", "mul", "neg", "reciprocal", "rsqrt", "sigmoid", "sin", "sqrt")
+_BY_NAME = (
+    *("abs", "cos", "erf", "exp", "expm1", "log", "log1p", "mul", "neg", "reciprocal", "rsqrt", "sigmoid", "sin"),
+    "sqrt",
+)
 _COMPARISONS = ("eq", "ge", "gt", "le", "lt", "ne")
 _BUILT = (
     *(add, addcdiv, addcmul, celu, clamp, div, elu, gelu, hardsigmoid, hardswish, hardtanh, leaky_relu, logsigmoid),

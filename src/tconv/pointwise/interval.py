@@ -127,10 +127,15 @@ def _rsqrt(a: Interval) -> Interval:
     return Interval(a.high.rsqrt(), torch.where(a.low <= 0, math.inf, a.low.clamp(min=0).rsqrt()))
 
 
-def _sin(a: Interval) -> Interval:
-    """sin is no steeper than 1."""
-    middle, half = (a.low + a.high) / 2, (a.high - a.low) / 2
-    return Interval((middle.sin() - half).clamp(-1, 1), (middle.sin() + half).clamp(-1, 1))
+def _wave(name: str) -> Callable[[Interval], Interval]:
+    """Of a sine or a cosine, which is no steeper than 1."""
+    function = getattr(torch, name)
+
+    def of(a: Interval) -> Interval:
+        middle, half = function((a.low + a.high) / 2), (a.high - a.low) / 2
+        return Interval((middle - half).clamp(-1, 1), (middle + half).clamp(-1, 1))
+
+    return of
 
 
 def _power(a: Interval, exponent: float) -> Interval:
@@ -215,7 +220,8 @@ _OF: dict[str, Callable[..., Interval]] = {
     "ne": lambda a, b: _not(_equal(a, b)),
     "reciprocal": _reciprocal,
     "rsqrt": _rsqrt,
-    "sin": _sin,
+    "sin": _wave("sin"),
+    "cos": _wave("cos"),
     "log": _domain("log", 0.0),
     "log1p": _domain("log1p", -1.0),
     "sqrt": _domain("sqrt", 0.0),

@@ -64,7 +64,7 @@ _ALL = (
     ),
     _function("abs", "fabs({0})"),
     _function("exp", "tconv::exponential({0})"),
-    *map(_function, ("expm1", "log", "log1p", "sqrt", "rsqrt", "sin", "erf", "tanh")),
+    *map(_function, ("expm1", "log", "log1p", "sqrt", "rsqrt", "sin", "cos", "erf", "tanh")),
     _function("reciprocal", "tconv::quotient(Sum(1), {0})"),
     _function("sigmoid", "tconv::sigmoid({0})"),
     _function("float16", "tconv::rounded<tconv::Half>({0})"),

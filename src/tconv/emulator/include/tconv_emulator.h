@@ -58,6 +58,7 @@ TCONV_EMULATOR_VECTORS(long long, longlong, 16, 16)
   inline float name(float a, float b, float c) { return name##f(a, b, c); }
 
 TCONV_EMULATOR_MATH1(ceil)
+TCONV_EMULATOR_MATH1(cos)
 TCONV_EMULATOR_MATH1(erf)
 TCONV_EMULATOR_MATH1(exp)
 TCONV_EMULATOR_MATH1(exp2)
