@@ -54,6 +54,34 @@ KINKS = {
     "torch.where(y > 0.5, y * 2, y)": [0.5],
     "1.5 - y * 3 / 2": [0.5],
 }
+#: Tails whose gradients are known: what the file launches in a backward pass for each of its layers.
+KNOWN = {
+    "F.mish(self.up(x) + self.shift) * 2 + skip": ["exp"],
+    "torch.clamp(self.up(x) * gate, min=-0.5) / 2": None,  # the gate has a gradient of its own
+    "torch.clamp(self.up(x) - skip, min=-0.5) / 2": ["where"],
+    "F.gelu(torch.clamp(self.up(x) + 0.5, max=0.7)) * 2": ["erf", "where"],
+    "F.leaky_relu(self.up(x) + gate, 0.2)": ["where"],
+    "torch.relu(self.up(x) * 0.5 + self.shift + skip)": [],
+    "torch.tanh(gate - self.up(x))": [],
+    "torch.sigmoid(self.up(x) + self.all)": [],
+    "self.up(x) * 3 + skip": [],
+}
+OF_KNOWN = """
+    import torch
+    import torch.nn.functional as F
+    from torch import nn
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up = nn.ConvTranspose2d(5, 6, 3, 2, 1, 1)
+            self.shift, self.all = nn.Parameter(torch.rand(6, 1, 1)), nn.Parameter(torch.rand(1))
+        def forward(self, x, skip, gate):
+            return BODY
+
+    def get_inputs():
+        return [torch.rand(2, 5, 4, 5), torch.rand(2, 6, 8, 10), torch.rand(2, 6, 1, 1)]
+"""
 #: A layer whose results are its bias.
 OF_BIAS = """
     import torch
@@ -125,6 +153,84 @@ def test_gradients_are_pytorchs(made: Made, text: str) -> None:
         assert (one is None) == (another is None) and (one is None or close(one, another, 1e-8))
 
 
+def both(file: File, given: list[Tensor], dtype: torch.dtype = torch.float64) -> list[list[Tensor | None]]:
+    """The gradients of both models, of inputs and parameters; of our own model first."""
+    found = []
+    for module, values in pair(file, given, dtype):
+        gradients = torch.autograd.grad(weighted(module(*values)), wanted(module, values), allow_unused=True)
+        found.append(list(gradients))
+    return found
+
+
+def assert_close(ours: list[Tensor | None], theirs: list[Tensor | None], tolerance: float) -> None:
+    for one, other in zip(ours, theirs, strict=True):
+        assert (one is None) == (other is None), (one, other)
+        if one is not None and other is not None:
+            assert close(one, other, tolerance) and (one.shape, one.dtype) == (other.shape, other.dtype)
+
+
+@pytest.mark.parametrize("body", KNOWN)
+def test_known_gradients_are_those_of_a_kernel_or_of_the_result(made: Made, body: str) -> None:
+    file = made(OF_KNOWN.replace("BODY", body), ("float64",))
+    assert_close(*both(file, inputs()), 1e-9)
+    forward, *backward = file.programs
+    words = KNOWN[body]
+    assert forward and backward == [""] if words is None else len(backward) == bool(words)
+    assert all(word in program for program in backward for word in words or ())
+
+
+@pytest.mark.parametrize("body", KNOWN)
+def test_known_gradients_of_other_memory(made: Made, body: str) -> None:
+    """Channels_last tensors, a gradient that is one number expanded, and one with gaps."""
+    file = made(OF_KNOWN.replace("BODY", body), ("float64",))
+    for change in (Tensor.sum, lambda y: weighted(y.transpose(2, 3)[:, ::2])):
+        found = []
+        for module, given in pair(file, inputs()):
+            values = [each.to(memory_format=torch.channels_last) for each in given]
+            found.append(torch.autograd.grad(change(module(*values)), wanted(module, given), allow_unused=True))
+        assert_close(*map(list, found), 1e-9)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_known_gradients_in_16_bits_are_as_near_as_pytorchs(made: Made, dtype: torch.dtype) -> None:
+    for body in KNOWN:
+        file = made(OF_KNOWN.replace("BODY", body), ("float16", "bfloat16", "float64"))
+        given = [each.to(dtype) for each in inputs()]
+        ours, theirs = both(file, given, dtype)
+        for module in file.models():
+            module.to(dtype)
+        exact = both(file, given)[1]
+        for mine, other, right in zip(ours, theirs, exact, strict=True):
+            if mine is not None and other is not None and right is not None:
+                assert mine.dtype == dtype
+                allowed = 2 * (other - right).square().mean() + torch.finfo(dtype).eps ** 2 * right.square().mean()
+                assert (mine - right).square().mean() <= allowed, body
+
+
+def test_only_wanted_gradients_are_computed(made: Made) -> None:
+    """Of what the tail reads alone, where the layer is frozen; of the weight alone."""
+    file = made(OF_KNOWN.replace("BODY", "F.mish(self.up(x) + self.shift) * 2 + skip"), ("float64",))
+    for wanted_names in (["shift"], ["up.weight"], ["up.bias"], ["up.bias", "shift"]):
+        found = []
+        for module, given in pair(file, inputs()):
+            for name, parameter in module.named_parameters():
+                parameter.requires_grad_(name in wanted_names)
+            of = [dict(module.named_parameters())[name] for name in wanted_names]
+            values = [each.detach() for each in given]
+            found.append(list(torch.autograd.grad(weighted(module(*values)), of)))
+        assert_close(*found, 1e-9)
+
+
+def test_a_result_that_is_written_to_is_refused_where_its_gradient_follows_from_it(made: Made) -> None:
+    """As by PyTorch, which keeps the same."""
+    for module in made(OF_KNOWN.replace("BODY", "torch.tanh(gate - self.up(x))")).models():
+        result = module(*inputs())
+        with torch.no_grad():
+            result.mul_(2)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            result.sum().backward()
+
+
 @pytest.mark.parametrize("text", GIVEN, ids=IDS)
 def test_second_gradients(made: Made, text: str) -> None:
     """Of a penalty on the first ones, as a critic has."""
@@ -138,9 +244,23 @@ def test_second_gradients(made: Made, text: str) -> None:
         assert (one is None) == (another is None) and (one is None or close(one, another, 1e-7))
 
 
+@pytest.mark.parametrize("body", KNOWN)
+def test_second_gradients_of_known_ones(made: Made, body: str) -> None:
+    found = []
+    for module, given in pair(made(OF_KNOWN.replace("BODY", body), ("float64",)), inputs()):
+        of = wanted(module, given)
+        first = torch.autograd.grad(weighted(module(*given)), of, create_graph=True, allow_unused=True)
+        penalty = sum(((each * each).sum() for each in first if each is not None), torch.zeros((), dtype=torch.float64))
+        found.append(list(torch.autograd.grad(penalty, of, allow_unused=True)))
+    assert_close(*found, 1e-7)
+
+
 @pytest.mark.parametrize("body", KINKS)
 def test_gradients_at_and_around_kinks(made: Made, body: str) -> None:
-    """The layer gives exactly these numbers: PyTorch's slope counts at each."""
+    """The layer gives exactly these numbers: PyTorch's slope counts at each.
+
+    That of NaN hangs on the instructions that PyTorch finds.
+    """
     file = made(OF_BIAS.replace("BODY", body))
     kinks = torch.tensor(KINKS[body])
     values = torch.cat([kinks, torch.nextafter(kinks, kinks + 1), torch.nextafter(kinks, kinks - 1)])
@@ -155,7 +275,8 @@ def test_gradients_at_and_around_kinks(made: Made, body: str) -> None:
         found.append((result, *torch.autograd.grad(result, module.up.bias, torch.ones_like(result))))
     (result, ours), (expected, theirs) = found
     assert file.programs[0] and torch.allclose(result, expected, rtol=1e-6, atol=1e-6, equal_nan=True)
-    assert torch.equal(ours.nan_to_num(7e7), theirs.nan_to_num(7e7)), (values, ours, theirs)
+    numbers = ~values.isnan()
+    assert torch.allclose(ours[numbers], theirs[numbers], rtol=1e-6, atol=0, equal_nan=True), (values, ours, theirs)
 
 
 def test_what_is_known_of_modules_in_a_row(made: Made) -> None:
@@ -164,7 +285,7 @@ def test_what_is_known_of_modules_in_a_row(made: Made) -> None:
     for _ in range(2):
         found = [torch.autograd.grad(weighted(module(x)), list(module.parameters())) for module in file.models()]
         assert all(close(mine, other, 1e-2) for mine, other in zip(*found, strict=True))
-    assert len(file.ours["_KNOWN"]) == 2 and len(file.programs) == 8
+    assert len(file.ours["_KNOWN"]) == 2 and len(file.programs) == 6
 
 
 @pytest.mark.parametrize("given", range(3))

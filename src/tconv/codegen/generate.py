@@ -24,6 +24,7 @@ from tconv.codegen.names import Names
 from tconv.codegen.rewrite import FORWARD, Rewritten
 from tconv.kernels import source as kernel_source
 from tconv.planner import FAMILIES, Kernel, Plan
+from tconv.pointwise.calls import known_gradient
 from tconv.pointwise.program import parse
 from tconv.problem import TF32, Layer, Problem
 from tconv.sandbox.behind import FUSED, POINTWISE
@@ -32,6 +33,13 @@ from tconv.sandbox.source_scan import GENERATED_MARK
 from tconv.version import __version__
 
 _MARK, _KERNELS_MARK = "# ---- copied from here on\n", "# ---- the kernels from here on\n"
+#: Of functions that are differentiated by their results, the gradients of what they take.
+_SLOPES = {
+    "": "gradient",
+    "relu": "torch.ops.aten.threshold_backward(gradient, y, 0)",
+    "tanh": "torch.ops.aten.tanh_backward(gradient, y)",
+    "sigmoid": "torch.ops.aten.sigmoid_backward(gradient, y)",
+}
 #: Of the operator that compilers see: two files in one process have two.
 _OPERATOR_NAME = '"tconv_DIGEST"'
 #: Names by which a file may come to modules, or to torch's classes for them, in other ways than by constructing them.
@@ -80,10 +88,12 @@ class Behind(NamedTuple):
     Args:
         program: what is computed of them; "" where nothing is.
         into: how many channels the tensor has of which they are a slice; 0 where they are all of it.
+        backward: the program gives the gradient of the layer's result.
     """
 
     program: str = ""
     into: int = 0
+    backward: bool = False
 
     def kernel(self, kernel: Kernel[Any]) -> Kernel[Any]:
         """The same tile with the program behind the layer; where outputs are written is no part of a kernel."""
@@ -95,7 +105,8 @@ class Behind(NamedTuple):
 
     def describe(self) -> str:
         """``then max(y, 0), into 128 channels``."""
-        said = [f"then {self.program}"] * bool(self.program) + [f"into {self.into} channels"] * bool(self.into)
+        when = "backward: " if self.backward else "then "
+        said = [when + self.program] * bool(self.program) + [f"into {self.into} channels"] * bool(self.into)
         return ", ".join(said)
 
 
@@ -115,6 +126,7 @@ class PlannedLayer:
         types: the same two of each further element type that was asked for.
         tails: what becomes of its outputs in the model as it is built.
         in_evaluation: the same in evaluation mode, where that is another one.
+        backward: what becomes of them in the backward passes of both.
     """
 
     name: str
@@ -128,12 +140,14 @@ class PlannedLayer:
     types: tuple[tuple[Plan, ...], ...] = ()
     tails: tuple[Behind, ...] = (Behind(),)
     in_evaluation: tuple[Behind, ...] = ()
+    backward: tuple[Behind, ...] = ()
     compiled: tuple[int, ...] = ()
 
     @property
     def behind(self) -> tuple[Behind, ...]:
         """What its kernels do beside computing the layer."""
-        return tuple(dict.fromkeys(each for each in (*self.tails, *self.in_evaluation) if any(each)))
+        all_of_them = (*self.tails, *self.in_evaluation, *self.backward)
+        return tuple(dict.fromkeys(each for each in all_of_them if any(each)))
 
     @property
     def groups(self) -> tuple[tuple[Plan, ...], ...]:
@@ -211,10 +225,7 @@ def generate(
             "_CUDA = {}\n": _cuda(texts),
             "_RECORDED = {}\n": _dict_of("_RECORDED", entries),
             "_PROGRAMS = {}\n": _dict_of("_PROGRAMS", list(map(_program, programs))),
-            "_CALLS = {}\n": _dict_of(
-                "_CALLS",
-                [f"{_string(calls)}: {_string(text)}" for calls, text in sorted(tails.programs.items())],
-            ),
+            "_CALLS = {}\n": _dict_of("_CALLS", [_tailed(*each) for each in sorted(tails.programs.items())]),
             "_POINTWISE = {}\n": _dict_of("_POINTWISE", list(map(_pointwise, tails.modules))),
             "_LEFT = ()\n": _tuple_of("_LEFT", [f'"{name}"' for name in left]),
         }
@@ -387,7 +398,8 @@ def _recorded(layers: Sequence[PlannedLayer]) -> dict[Layer, list[_Recorded]]:
                         continue
                     dtype = kernel.layer.dtype if len(own) > 1 or kernel.layer.dtype not in own else ""
                     own_name = layer.name if layer.name.startswith("conv") else f"conv_{layer.name}"
-                    parts = [own_name, dtype, f"then_{number}" if number else "", size]
+                    ending = f"backward_{number}" if behind.backward else f"then_{number}"
+                    parts = [own_name, dtype, ending if number else "", size]
                     name = _name(parts, names)
                     prepared = 0 if plan.preparation is None else plan.preparation.bytes
                     of_layer[kernel] = _Recorded(Written(kernel, name), plan.shared_bytes, prepared)
@@ -461,6 +473,24 @@ def _program(text: str) -> str:
     names = "".join(f'"{operand.name}", ' for operand in parse(text).operands).rstrip(" ")
     entry = f"{_string(text)}: ({names})"
     return entry if len(entry) < _ENTRY or "\n" in entry else f"{_string(text)}: (\n        {names}\n    )"
+
+
+def _tailed(calls: str, program: str) -> str:
+    """What is recorded of calls: their program, and whence gradients come behind it."""
+    words = [_string(program)]
+    gradient = known_gradient(calls) if program else None
+    if gradient is not None:
+        words += [f"sources={gradient.sources}".replace("'", '"')] * bool(gradient.sources)
+        if gradient.function is None:
+            words += [f"backward={_string(gradient.program.text)}"]
+            words += [f"reads={gradient.reads}"] * bool(gradient.reads)
+        else:
+            slope = _SLOPES[gradient.function] + (f" * {gradient.factor!r}" if gradient.factor != 1 else "")
+            words += [f"slope=lambda gradient, y: {slope}"]
+    line = f"{_string(calls)}: _Tailed({', '.join(words)})"
+    if len(line) < _ENTRY and "\n" not in line:
+        return line
+    return f"{_string(calls)}: _Tailed(\n" + "".join(f"        {word},\n" for word in words) + "    )"
 
 
 def _string(text: str) -> str:

@@ -42,6 +42,11 @@ _RECORDED = {}
 # What is computed behind layers, in their kernels, with what it reads; and the calls of PyTorch that say the same, as
 # `_Result` notes them.
 _PROGRAMS = {}
+# With the gradient that comes in, that of the layer's result follows: by the program `backward`, which is computed
+# behind the layer again and reads `reads` of the tail's tensors and then that gradient; or by `slope`, of that gradient
+# and what forward gave. The gradient of each of the tail's tensors is the sum of so many times "layer", the gradient of
+# the layer's result, or "given", the one that comes in; None where it has none.
+_Tailed = namedtuple("_Tailed", "program sources backward reads slope", defaults=((), "", (), None))
 _CALLS = {}
 # Classes of modules that are called there, with what their results depend on: numbers and such, and tensors.
 _POINTWISE = {}
@@ -264,10 +269,14 @@ def _save(ctx, inputs, output):
 
 def _gradients(ctx, gradient):
     """Of input, weight and bias, and of the five options."""
-    stride, padding, output_padding, groups, dilation = ctx.options
-    options = (stride, padding, dilation, True, output_padding, groups, list(ctx.needs_input_grad[:3]))
-    gradients = torch.ops.aten.convolution_backward(gradient, *ctx.saved_tensors, ctx.bias_sizes, *options)
+    gradients = _of_layer(gradient, *ctx.saved_tensors, ctx.bias_sizes, ctx.options, ctx.needs_input_grad[:3])
     return (*gradients, None, None, None, None, None)
+
+
+def _of_layer(gradient, x, weight, bias_sizes, options, needed):
+    stride, padding, output_padding, groups, dilation = options
+    options = (stride, padding, dilation, True, output_padding, groups, list(needed))
+    return torch.ops.aten.convolution_backward(gradient, x, weight, bias_sizes, *options)
 
 
 class _ConvTranspose(torch.autograd.Function):
@@ -713,27 +722,55 @@ def cuda_fused(layer, *inputs, tail=None, modules=(), before=(), behind=(), **op
 # ---- where tails are fused
 # ---- where programs are computed
 class _Fused(torch.autograd.Function):
-    """A layer and what stands behind it, in one kernel. For gradients the layer is computed again, and what stands
-    behind it by the calls that were noted: other numbers, and another mode, may be set by then."""
+    """A layer and what stands behind it, in one kernel, and so their gradients where that is known. Else the layer is
+    computed again, and what stands behind it by the calls that were noted: numbers and modes may be others by then."""
 
     @staticmethod
-    def forward(ctx, launch, layer, options, steps, x, weight, bias, *operands):
-        ctx.save_for_backward(x, weight, bias, *operands)
-        ctx.layer, ctx.options, ctx.steps = layer, options, steps
-        return _run(launch, x, weight, bias, *operands)
+    def forward(ctx, launch, layer, options, tailed, steps, x, weight, bias, *operands):
+        y = _run(launch, x, weight, bias, *operands)
+        ctx.save_for_backward(x, weight, bias, *operands, y if tailed.slope else None)
+        ctx.layer, ctx.options, ctx.tailed, ctx.steps = layer, options, tailed, steps
+        return y
 
     @staticmethod
     def backward(ctx, gradient):
-        again, needed = torch.is_grad_enabled(), ctx.needs_input_grad[4:]  # again: of these gradients, too
+        again, needed = torch.is_grad_enabled(), ctx.needs_input_grad[5:]  # again: of these gradients, too
+        *saved, y = ctx.saved_tensors
+        found = None if again else _known_gradients(ctx, gradient, needed, saved, y)
+        if found is not None:
+            return (None, None, None, None, None, *found)
         with torch.enable_grad(), torch.autocast(gradient.device.type, enabled=False):
             # Views, as one tensor may be several of these.
-            given = [t if t is None else t.view_as(t) if again else t.detach() for t in ctx.saved_tensors]
+            given = [t if t is None else t.view_as(t) if again else t.detach() for t in saved]
             wanted = [t for t, need in zip(given, needed) if need]
             for t in () if again else wanted:
                 t.requires_grad_()
             y = _computed(ctx.steps, _apply(*given[:3], ctx.options, ctx.layer), given[3:])
         found = iter(torch.autograd.grad(y, wanted, gradient, create_graph=again, allow_unused=True))
-        return (None, None, None, None, *(next(found) if need else None for need in needed))
+        return (None, None, None, None, None, *(next(found) if need else None for need in needed))
+
+
+def _known_gradients(ctx, gradient, needed, saved, y):
+    """Those of a layer and of what stands behind it, by a kernel or from the result; None where neither is known."""
+    x, weight, bias, *operands = saved
+    tailed = ctx.tailed
+    if tailed.slope:
+        of_layer = tailed.slope(gradient, y)
+    else:
+        launch = _wanted((x, weight, bias), ctx.options, tailed.backward) if tailed.backward else None
+        if launch is None:
+            return None
+        of_layer = _run(launch, x, weight, bias, *(operands[place] for place in tailed.reads), gradient)
+    found = [None] * len(operands)
+    for place, (name, source) in enumerate(zip(_PROGRAMS[tailed.program], tailed.sources)):
+        if needed[3 + place] and source:
+            kept = {"ou": range(x.dim()), "sa": (0, 1), "ch": (1,), "sc": ()}[name[:2]]
+            over = [axis for axis in range(x.dim()) if axis not in kept]
+            part, factor = gradient if source[0] == "given" else of_layer, source[1]
+            part = (part.sum(over) if over else part).reshape(operands[place].shape)
+            found[place] = part if factor == 1 else part * factor
+    bias_sizes = None if bias is None else list(bias.shape)
+    return (*_of_layer(of_layer, x, weight, bias_sizes, ctx.options, needed[:3]), *found)
 
 
 # ---- where programs are computed
@@ -748,7 +785,8 @@ def _fused(tensors, options, tail):
     operands, beside = (), bool(around)
     # ---- where tails are fused
     # ---- where programs are computed
-    program, operands, steps = _program_of(tail, layer, tensors[0])
+    tailed, operands, steps = _program_of(tail, layer, tensors[0])
+    program = tailed and tailed.program
     # ---- where programs are computed
     # ---- where tails are fused
     gradients = _wants_gradients(*tensors, *around, *operands)
@@ -758,7 +796,7 @@ def _fused(tensors, options, tail):
     # ---- where programs are computed
     if gradients:
         launch = _wanted(tensors, options, program)
-        y = None if launch is None else _Fused.apply(launch, layer, options, steps, *tensors, *operands)
+        y = None if launch is None else _Fused.apply(launch, layer, options, tailed, steps, *tensors, *operands)
         return None if y is None else tail.joined(y)
     # What is read for each output lies as a result of its own would.
     beside = beside and not (program and any(name[:2] in ("ou", "sa") for name in _PROGRAMS[program]))
@@ -783,27 +821,27 @@ def _fused(tensors, options, tail):
 # ---- where tails are fused
 # ---- where programs are computed
 def _program_of(tail, layer, x):
-    """The program of a tail, what it reads, and the calls that say the same; None where this file has none."""
+    """What is known of a tail, what it reads, and its calls; None where this file has no program of it."""
     said = None
     if tail.function is None:
         read, operands = tail.read(x)
         said = (len(layer.shape), layer.shape[1], *read)
         if said in _KNOWN or not tail.modules:
-            program, steps = _KNOWN.get(said, ("", ()))
-            return program, operands, steps
+            tailed, steps = _KNOWN.get(said, (_Tailed(""), ()))
+            return tailed, operands, steps
     notes = _Notes(layer.shape, x)
     calls = notes.of(tail)
     if calls not in _CALLS and layer.batch == 1:  # what all samples have and what each has is the same
         for number, operand in enumerate(notes.operands):
             each = "sample" if operand.dim() == x.dim() else "channel"
             calls = calls.replace(f"channel{number}", f"{each}{number}")
-    program = _CALLS.get(calls)
-    if program is None:
+    tailed = _CALLS.get(calls)
+    if tailed is None:
         what = f"no kernel in this file computes {calls!r} behind {layer.kernel.name}: PyTorch does"
         warnings.warn(f"{what}; tconv optimize makes one for it", stacklevel=2)
     elif said and list(map(id, notes.operands)) == list(map(id, operands)):
-        _KNOWN[said] = program, notes.steps
-    return program, notes.operands, notes.steps
+        _KNOWN[said] = tailed, notes.steps
+    return tailed, notes.operands, notes.steps
 
 
 # ---- where programs are computed

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
@@ -37,13 +38,23 @@ def program_of(calls: str) -> Program:
 
 
 def gradient_of(calls: str) -> Gradient:
-    """The gradient of what such calls give, by that of their result.
+    """The gradient of what calls with a program give, by that of their result.
 
     Raises:
-        InvalidProgram: as `program_of`; or the language has no gradient of one of them.
+        InvalidProgram: the language has none, or it would be too large.
     """
     tape = Tape()
     return tape.gradient(_CallsOnTape(tape).result(ast.parse(calls).body))
+
+
+@lru_cache(maxsize=256)
+def known_gradient(calls: str) -> Gradient | None:
+    """The same; None where the language has none, or where that of an operand is another program's."""
+    try:
+        found = gradient_of(calls)
+    except InvalidProgram:
+        return None
+    return found if found.complete else None
 
 
 def known_calls() -> frozenset[str]:

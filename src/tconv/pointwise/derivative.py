@@ -18,8 +18,9 @@ from tconv.errors import InvalidProgram
 from tconv.pointwise.functions import CUBIC, FUNCTIONS, Value, exponentials_of_mish, pow, where
 from tconv.pointwise.program import SUM, Builder, Operand, Program
 
-#: Of what an operand's gradient is the sum: the gradient of the layer's result, or that of what stands behind it.
-Source = Literal["layer", "given"]
+#: Of what an operand's gradient is the sum: of so many times the gradient of the layer's result, or of that of what
+#: stands behind it.
+Source = tuple[Literal["layer", "given"], float]
 #: Functions that PyTorch differentiates by their results, so that it keeps these.
 _BY_RESULT = ("relu", "tanh", "sigmoid")
 
@@ -31,8 +32,8 @@ class Gradient(NamedTuple):
         program: gives that of y, of the program's own y and operands and of the gradient of the result, which is the
             last operand.
         reads: which of the program's operands it reads, in this order, before that last one.
-        sources: for each operand, of what its gradient is the sum; "" where it is another program's, None where no
-            gradient reaches the operand.
+        sources: for each operand, of what its gradient is the sum; None where no gradient reaches the operand.
+        complete: the gradient of each operand is one of these sums; if not, None stands for others, too.
         function: the last function, where y's gradient follows from the result by PyTorch's formula of this function
             and a factor; "" where it is the factor times the gradient of the result; else None.
         factor: of `function`.
@@ -40,7 +41,8 @@ class Gradient(NamedTuple):
 
     program: Program
     reads: tuple[int, ...]
-    sources: tuple[Source | Literal[""] | None, ...]
+    sources: tuple[Source | None, ...]
+    complete: bool
     function: str | None
     factor: float
 
@@ -138,10 +140,13 @@ class Tape:
         of_sum = found.get(self.builder.sum())
         if of_sum is None:
             raise InvalidProgram("no gradient reaches the layer's result")
-        factor = self._factor(of_sum, behind)
+        factor = self._ratio(of_sum, behind)
         program, reads = self._renumbered(of_sum, len(operands))
-        sources = tuple(self._source(found.get(self.builder.operand(*each)), of_sum, given) for each in operands)
-        return Gradient(program, reads, sources, None if factor is None else name, 1.0 if factor is None else factor)
+        of_operands = [found.get(self.builder.operand(*each)) for each in operands]
+        sources = tuple(None if each is None else self._source(each, of_sum, given) for each in of_operands)
+        complete = all(each is None or source for each, source in zip(of_operands, sources, strict=True))
+        function = None if factor is None else name
+        return Gradient(program, reads, sources, complete, function, 1.0 if factor is None else factor)
 
     def _ruled(self, name: str) -> Callable[..., Value]:
         """A function that has a rule of its own, instead of those of its operations."""
@@ -163,24 +168,32 @@ class Tape:
 
         return called
 
-    def _factor(self, value: Value, of: Value) -> float | None:
-        """The number that `of` is multiplied by to give `value`, if that is how it is computed."""
-        if value.place == of.place:
-            return 1.0
-        node = self.builder.node(value.place)
-        if node.what == "neg" and node.arguments == (of.place,):
-            return -1.0
-        if node.what in ("mul", "div") and of.place == node.arguments[0]:
-            number = self.builder.node(node.arguments[1]).what
-            if isinstance(number, float):
-                return number if node.what == "mul" else 1 / number if number else None
-        return None
+    def _source(self, value: Value, of_sum: Value, given: Value) -> Source | None:
+        of_given, of_layer = self._ratio(value, given), self._ratio(value, of_sum)
+        if of_given is not None:
+            return "given", of_given
+        return None if of_layer is None else ("layer", of_layer)
 
-    @staticmethod
-    def _source(value: Value | None, of_sum: Value, given: Value) -> Source | Literal[""] | None:
-        if value is None:
-            return None
-        return "layer" if value.place == of_sum.place else "given" if value.place == given.place else ""
+    def _ratio(self, value: Value, other: Value) -> float | None:
+        """What `other` is multiplied by to give `value`, where both are multiples of one value."""
+        (one, factor), (another, divisor) = map(self._multiple, (value, other))
+        return factor / divisor if one == another and divisor and math.isfinite(factor / divisor) else None
+
+    def _multiple(self, value: Value) -> tuple[int, float]:
+        """The place of a value, and what it is multiplied by."""
+        place, factor = value.place, 1.0
+        while True:
+            node = self.builder.node(place)
+            last = self.builder.node(node.arguments[-1]).what if node.arguments else None
+            if node.what == "neg":
+                factor = -factor
+            elif node.what == "mul" and isinstance(last, float):
+                factor *= last
+            elif node.what == "div" and isinstance(last, float) and last:
+                factor /= last
+            else:
+                return place, factor
+            place = node.arguments[0]
 
     def _renumbered(self, result: Value, given: int) -> tuple[Program, tuple[int, ...]]:
         """The program of a value, its operands numbered from 0 on; and the numbers that they had, without `given`."""

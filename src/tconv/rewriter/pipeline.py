@@ -23,6 +23,7 @@ from tconv.jit.loader import compile_kernel
 from tconv.planner import FAMILIES, Gpu, Kernel, Plan, Question, Unplannable, choose
 from tconv.planner.choice import replan, runs_on
 from tconv.planner.tuned import Answers, Tuned
+from tconv.pointwise.calls import known_gradient
 from tconv.pointwise.program import parse
 from tconv.problem import DTYPE_OF, PRECISIONS, Layer, Problem
 from tconv.sandbox.behind import parted
@@ -118,6 +119,7 @@ def plan_layers(
             tuple(tuple(planned[problem]) for planned in further if problem in planned),
             _behind(traced.tails, programs) or (Behind(),),
             _behind(traced.in_evaluation, programs),
+            _backward((*traced.tails, *traced.in_evaluation), programs),
             traced.compiled,
         )
         for traced, problem, reason in zip(trace.layers, asked, left, strict=True)
@@ -148,6 +150,13 @@ def _behind(noted: Sequence[str], programs: Mapping[str, str]) -> tuple[Behind, 
         return Behind(program, 0 if any(each.kind in ("output", "sample") for each in operands) else into)
 
     return tuple(dict.fromkeys(of(*parted(each)) for each in noted))
+
+
+def _backward(noted: Sequence[str], programs: Mapping[str, str]) -> tuple[Behind, ...]:
+    """The programs of gradients behind a layer, where they do not follow from what forward gave."""
+    gradients = [known_gradient(calls) for calls, _ in map(parted, noted) if programs.get(calls)]
+    known = [each.program.text for each in gradients if each is not None and each.function is None]
+    return tuple(Behind(text, backward=True) for text in dict.fromkeys(known))
 
 
 def build(
