@@ -378,6 +378,11 @@ def test_which_kernels_there_are(made: Made) -> None:
     of_layers = [[kernel.program for kernel in kernels] for kernels in file.ours["_RECORDED"].values()]
     first, last = (list(dict.fromkeys(programs)) for programs in of_layers)
     assert first[0] == "" and len(first) == 2 and "rsqrt" in first[1] and last == ["", "tanh(y)"]
+    backward = made(
+        SEQUENCE.replace("nn.Tanh", "nn.Mish")
+    )  # that of tanh follows from its result, that of mish does not
+    names = [kernel.name for kernel in kernels_of(backward.ours)]
+    assert names == ["conv_up_0", "conv_up_0_then_1", "conv_last_0", "conv_last_0_then_1", "conv_last_0_backward_2"]
     names = [kernel.name for kernel in kernels_of(file.ours)]
     assert len(set(names)) == len(names) and {"conv_up_0", "conv_up_0_then_1"} <= set(names)
     joined = made(JOINED)  # where results are written is no part of a kernel

@@ -57,6 +57,8 @@ JOINED = """
     def get_inputs():
         return [torch.rand(2, 3, 3, 5), torch.rand(2, 2, 5, 9)]
 """
+#: Whose gradient is a kernel's.
+KNOWN = TAIL.replace("torch.relu(self.up(x) * self.scale) * gate + skip", "torch.clamp(self.up(x) + gate, 0) + skip")
 TYPES = ("float16",)
 
 
@@ -64,7 +66,7 @@ TYPES = ("float16",)
 def texts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     path = tmp_path_factory.mktemp("slices") / "model.py"
     found = {}
-    for name, text in (("MODEL", MODEL), ("TAIL", TAIL), ("JOINED", JOINED)):
+    for name, text in (("MODEL", MODEL), ("TAIL", TAIL), ("KNOWN", KNOWN), ("JOINED", JOINED)):
         path.write_text(textwrap.dedent(text), encoding="utf-8")
         if name == "MODEL":
             found[name] = generated_text(path, "fp32", families=("direct", "mma"), types=TYPES)
@@ -148,6 +150,22 @@ def test_operands_of_one_sample_stay_whole(texts: dict[str, str]) -> None:
                 assert operand.numel() in (1, 5)
                 assert operand.data_ptr() == of_tail[0][1][names.index(name)].data_ptr()
     assert {name.rstrip("0123456789") for name in names} == {"output", "sample", "channel"}
+
+
+def test_gradients_of_a_tail(texts: dict[str, str]) -> None:
+    """The kernel that gives them reads what each sample has, the gradient that comes in among it."""
+    inputs = [torch.randn(shape) for shape in ((40, 3, 3, 5), (40, 5, 5, 9), (40, 5, 1, 1))]
+    found = []
+    for samples in (16, 40):
+        file, seen = in_emulator(texts["KNOWN"], samples)
+        torch.manual_seed(3)
+        model, given = file["ModelNew"](), [each.clone().requires_grad_() for each in inputs]
+        result = model(*given)
+        found.append(torch.autograd.grad(result, [*given, model.up.bias], result.detach().cos()))
+        lengths = [len(x) for _, x, *_ in seen]
+        assert lengths == ([40] if samples == 40 else [16, 16, 8]) * 2
+        assert [launch.kernel.name for launch, *_ in seen][-1] == "conv_up_backward_2"
+    assert all(map(torch.equal, *found))
 
 
 def test_gradients(texts: dict[str, str]) -> None:

@@ -84,8 +84,8 @@ def test_a_layer_whose_kernel_is_of_other_sizes_says_so(model_file: Callable[[st
 
 def test_what_was_measured_with_the_program_comes_before_the_layer_alone(model_file: Callable[[str], Path]) -> None:
     path = model_file(MODEL)
-    traced, programs = trace(load(path)), {"relu": "max(y, 0)"}
-    traced = replace(traced, layers=tuple(replace(layer, tails=("relu",)) for layer in traced.layers))
+    traced, programs = trace(load(path)), {"relu(y)": "max(y, 0)"}
+    traced = replace(traced, layers=tuple(replace(layer, tails=("relu(y)",)) for layer in traced.layers))
     (alone, first), (_, second) = (next(iter(answer(planned(path)[0], place).items())) for place in (3, 11))
     with_program = replace(alone, problem=replace(alone.problem, layer=replace(alone.problem.layer, tail="max(y, 0)")))
     for tuned, expected in (({alone: first, with_program: second}, second), ({alone: first}, first)):

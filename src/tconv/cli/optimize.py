@@ -182,7 +182,7 @@ def _cells(check: LayerCheck, on_gpu: bool) -> list[str]:
     cells = [layer.name, f"{plan.problem.layer.describe()} on {shape}{times}"]
     if layer.left:
         return [*cells, "left to PyTorch"]
-    behind = "".join(f", {each.describe()}" for each in layer.behind)
+    behind = "".join(f", {each.describe()}" for each in layer.behind if not each.backward)
     cells.append(f"{_plan(layer.plan)}{behind}")
     cells.append(_error(check))
     if not on_gpu:

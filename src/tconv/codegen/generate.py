@@ -218,14 +218,17 @@ def generate(
     texts = cuda_texts(kernels)
     programs = list(dict.fromkeys(each.kernel.layer.tail for each in kernels if each.kernel.layer.tail))
     places = _places(kernels)
-    entries = [_entry(layer, of_layer, places) for layer, of_layer in recorded.items()]
+    free = (each for each in map("_PROGRAM_{}".format, itertools.count(1)) if each not in source.module_names)
+    constants = dict(zip(programs, free, strict=False))
+    entries = [_entry(layer, of_layer, places, constants) for layer, of_layer in recorded.items()]
     runtime = _filled(
         {
             'ELSEWHERE = "pytorch"\n': f'ELSEWHERE = "{elsewhere}"\n',
             "_CUDA = {}\n": _cuda(texts),
             "_RECORDED = {}\n": _dict_of("_RECORDED", entries),
-            "_PROGRAMS = {}\n": _dict_of("_PROGRAMS", list(map(_program, programs))),
-            "_CALLS = {}\n": _dict_of("_CALLS", [_tailed(*each) for each in sorted(tails.programs.items())]),
+            "_TEXTS = ()\n": "".join(f"{name} = {_string(text, 0)}\n" for text, name in constants.items()),
+            "_PROGRAMS = {}\n": _dict_of("_PROGRAMS", [f"{constants[each]}: {_operands(each)}" for each in programs]),
+            "_CALLS = {}\n": _dict_of("_CALLS", [_tailed(*each, constants) for each in sorted(tails.programs.items())]),
             "_POINTWISE = {}\n": _dict_of("_POINTWISE", list(map(_pointwise, tails.modules))),
             "_LEFT = ()\n": _tuple_of("_LEFT", [f'"{name}"' for name in left]),
         }
@@ -333,7 +336,8 @@ def _header(layers: Sequence[PlannedLayer], model: str) -> str:
         rows.append((layer.name, layer.plan.problem.layer.describe(), plan_words(layer.plan, layer.left)))
         if not layer.left:
             rows += [("", "", f"{use}: {plan_words(plan)}") for use, plan in layer.variants.items() if use]
-            rows += [("", "", each.describe()) for each in layer.behind]
+            rows += [("", "", each.describe()) for each in layer.behind if not each.backward]
+            rows += [("", "", "backward: the gradient of its result by the same kernel")] * bool(layer.backward)
     widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
     model_line, kernels_line = _LINES
     lines = [
@@ -429,13 +433,13 @@ def _places(kernels: Sequence[Written]) -> dict[str, int]:
     return found
 
 
-def _entry(layer: Layer, kernels: Sequence[_Recorded], places: Mapping[str, int]) -> str:
-    """What is recorded for a layer."""
-    made = "".join(f"        {_kernel(layer, each, places[each.written.name])},\n" for each in kernels)
+def _entry(layer: Layer, kernels: Sequence[_Recorded], places: Mapping[str, int], constants: Mapping[str, str]) -> str:
+    """What is recorded for a layer; `constants` are the file's names of programs."""
+    made = "".join(f"        {_kernel(layer, each, places[each.written.name], constants)},\n" for each in kernels)
     return f"{_layer(layer)}: [\n{made}    ]"
 
 
-def _kernel(layer: Layer, recorded: _Recorded, place: int) -> str:
+def _kernel(layer: Layer, recorded: _Recorded, place: int, constants: Mapping[str, str]) -> str:
     kernel, name = recorded.written
     columns = FAMILIES[kernel.family].launching(kernel.layer, kernel.tile, 1).columns_together
     single = tuple(axis for axis in range(3) if kernel.layer.stride[axis] != layer.stride[axis])
@@ -446,7 +450,7 @@ def _kernel(layer: Layer, recorded: _Recorded, place: int) -> str:
         "tf32": kernel.layer.precision in TF32 or None,
         "weight_bytes": recorded.weight_bytes or None,
         "prepares_inputs": kernel_source.prepares_inputs(kernel) or None,
-        "program": _string(kernel.layer.tail) if kernel.layer.tail else None,
+        "program": constants.get(kernel.layer.tail),
     }
     words = [f'"{kernel.family}"', f'"{name}"', str(place)]
     words += [f"{name}={value}" for name, value in told.items() if value is not None]
@@ -468,21 +472,22 @@ def _cuda(texts: Mapping[str, str]) -> str:
     return _dict_of("_CUDA", [f'"{family}": r"""\n{text}"""' for family, text in texts.items()])
 
 
-def _program(text: str) -> str:
+def _operands(text: str) -> str:
     """What is recorded of a program: the names of what it reads."""
-    names = "".join(f'"{operand.name}", ' for operand in parse(text).operands).rstrip(" ")
-    entry = f"{_string(text)}: ({names})"
-    return entry if len(entry) < _ENTRY or "\n" in entry else f"{_string(text)}: (\n        {names}\n    )"
+    return str(tuple(operand.name for operand in parse(text).operands)).replace("'", '"')
 
 
-def _tailed(calls: str, program: str) -> str:
-    """What is recorded of calls: their program, and whence gradients come behind it."""
-    words = [_string(program)]
-    gradient = known_gradient(calls) if program else None
-    if gradient is not None:
+def _tailed(calls: str, program: str, constants: Mapping[str, str]) -> str:
+    """What is recorded of calls: their program, and whence gradients come behind it.
+
+    Of a layer that is left to PyTorch there is no kernel with the program, and none for gradients.
+    """
+    words = [constants.get(program, _string(program, 8))]
+    gradient = known_gradient(calls) if program in constants else None
+    if gradient is not None and (gradient.function is not None or gradient.program.text in constants):
         words += [f"sources={gradient.sources}".replace("'", '"')] * bool(gradient.sources)
         if gradient.function is None:
-            words += [f"backward={_string(gradient.program.text)}"]
+            words += [f"backward={constants[gradient.program.text]}"]
             words += [f"reads={gradient.reads}"] * bool(gradient.reads)
         else:
             slope = _SLOPES[gradient.function] + (f" * {gradient.factor!r}" if gradient.factor != 1 else "")
@@ -493,12 +498,14 @@ def _tailed(calls: str, program: str) -> str:
     return f"{_string(calls)}: _Tailed(\n" + "".join(f"        {word},\n" for word in words) + "    )"
 
 
-def _string(text: str) -> str:
-    """A string, in several lines where it is long."""
+def _string(text: str, indent: int = 4) -> str:
+    """A string, in several lines where it is long, in an entry that is so far to the right."""
     lines = textwrap.wrap(text, 100, break_long_words=False, break_on_hyphens=False)
     if len(lines) < 2:
         return f'"{text}"'
-    return "(\n" + "\n".join(f'        "{line} "' for line in lines[:-1]) + f'\n        "{lines[-1]}"\n    )'
+    left = " " * indent
+    words = [f'{left}    "{line} "\n' for line in lines[:-1]] + [f'{left}    "{lines[-1]}"\n']
+    return f"(\n{''.join(words)}{left})"
 
 
 def _pointwise(name: str) -> str:

@@ -36,11 +36,14 @@ _Kernel = namedtuple(
     "family name place shared_bytes columns single tf32 weight_bytes prepares_inputs program",
     defaults=(0, 1, (), False, 0, False, ""),
 )
+# ---- where programs are computed
+# What is computed behind layers, in their kernels.
+_TEXTS = ()
+# ---- where programs are computed
 # The kernels of each layer, the fastest first.
 _RECORDED = {}
 # ---- where programs are computed
-# What is computed behind layers, in their kernels, with what it reads; and the calls of PyTorch that say the same, as
-# `_Result` notes them.
+# What each program reads; and the calls of PyTorch that say the same, as `_Result` notes them.
 _PROGRAMS = {}
 # With the gradient that comes in, that of the layer's result follows: by the program `backward`, which is computed
 # behind the layer again and reads `reads` of the tail's tensors and then that gradient; or by `slope`, of that gradient
@@ -269,14 +272,10 @@ def _save(ctx, inputs, output):
 
 def _gradients(ctx, gradient):
     """Of input, weight and bias, and of the five options."""
-    gradients = _of_layer(gradient, *ctx.saved_tensors, ctx.bias_sizes, ctx.options, ctx.needs_input_grad[:3])
+    stride, padding, output_padding, groups, dilation = ctx.options
+    options = (stride, padding, dilation, True, output_padding, groups, list(ctx.needs_input_grad[:3]))
+    gradients = torch.ops.aten.convolution_backward(gradient, *ctx.saved_tensors, ctx.bias_sizes, *options)
     return (*gradients, None, None, None, None, None)
-
-
-def _of_layer(gradient, x, weight, bias_sizes, options, needed):
-    stride, padding, output_padding, groups, dilation = options
-    options = (stride, padding, dilation, True, output_padding, groups, list(needed))
-    return torch.ops.aten.convolution_backward(gradient, x, weight, bias_sizes, *options)
 
 
 class _ConvTranspose(torch.autograd.Function):
@@ -769,8 +768,10 @@ def _known_gradients(ctx, gradient, needed, saved, y):
             part, factor = gradient if source[0] == "given" else of_layer, source[1]
             part = (part.sum(over) if over else part).reshape(operands[place].shape)
             found[place] = part if factor == 1 else part * factor
+    stride, padding, output_padding, groups, dilation = ctx.options
+    options = (stride, padding, dilation, True, output_padding, groups, list(needed[:3]))
     bias_sizes = None if bias is None else list(bias.shape)
-    return (*_of_layer(of_layer, x, weight, bias_sizes, ctx.options, needed[:3]), *found)
+    return (*torch.ops.aten.convolution_backward(of_layer, x, weight, bias_sizes, *options), *found)
 
 
 # ---- where programs are computed
