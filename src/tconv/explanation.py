@@ -228,7 +228,7 @@ def _explain_call(
     cast, apart = autocast(input, weight, bias), ""
     decision = decide(*cast, *args, gpu=gpu, family=family, **kwargs)
     if tail is not None and decision.plan is not None:
-        apart = why_apart(input, weight, bias, tail_inputs, anywhere=gpu is not None) or ""
+        apart = why_apart(input, anywhere=gpu is not None) or ""
         if not apart:
             dims, shape = weight.dim() - 2, decision.plan.problem.output_shape
             shape = shape if input.dim() == weight.dim() else shape[1:]

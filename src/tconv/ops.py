@@ -12,7 +12,7 @@ import logging
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -31,6 +31,7 @@ from tconv.weights import FrozenWeights, layout_of
 
 if TYPE_CHECKING:
     from tconv.jit.loader import Launcher
+    from tconv.planner import Plan
 
 _log = logging.getLogger("tconv")
 _NATIVE = {
@@ -46,7 +47,9 @@ class Route:
     """A call's plan, ready to run.
 
     Args:
-        launcher: of the plan, on the tensors' device.
+        plan: what is launched.
+        device: the index of the tensors' device.
+        launcher: of the plan, there.
         output_shape: of the batched result.
         memory_format: of the result.
         arguments: stride, padding, output_padding, groups, dilation, one integer an axis.
@@ -55,8 +58,11 @@ class Route:
         aligned: the kernel reads its input and its weights 16 bytes at a time.
         operand_shapes: of what the layer's program reads.
         layout: of the weights that the kernel takes; empty where it takes them as they are.
+        others: by programs, what runs these behind the layer instead, on the same tile.
     """
 
+    plan: Plan
+    device: int
     launcher: Launcher
     output_shape: tuple[int, ...]
     memory_format: torch.memory_format
@@ -66,6 +72,19 @@ class Route:
     aligned: bool = False
     operand_shapes: tuple[tuple[int, ...], ...] = ()
     layout: str = ""
+    others: dict[str, Route] = field(default_factory=dict, compare=False, repr=False)
+
+    def with_tail(self, tail: str) -> Route:
+        """The route of the same call with another program behind the layer."""
+        if tail not in self.others:
+            problem, kernel = self.plan.problem, self.plan.kernel
+            plan = replace(
+                self.plan,
+                problem=replace(problem, layer=replace(problem.layer, tail=tail)),
+                kernel=replace(kernel, layer=replace(kernel.layer, tail=tail)),
+            )
+            self.others[tail] = _route_of(plan, self.device, self.memory_format, self.copies)
+        return self.others[tail]
 
 
 #: By metadata of the call; None where PyTorch's operator runs.
@@ -107,8 +126,8 @@ def conv_transpose(
     copy = None if frozen is None else frozen.copy(route.launcher, weight, cast[1])  # held until the launch
     prepared = 0 if copy is None else copy.address
     if input.dim() == dims + 1:
-        return _run(route, cast[0].unsqueeze(0), *cast[1:], prepared).squeeze(0)
-    return _run(route, *cast, prepared)
+        return run(route, cast[0].unsqueeze(0), *cast[1:], prepared).squeeze(0)
+    return run(route, *cast, prepared)
 
 
 def autocast(input: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -173,23 +192,33 @@ def _new_route(
 ) -> Route | None:
     started = time.perf_counter()
     decision = decide(input, weight, bias, *arguments, spatial_dims=dims, tail=tail, into=into)
-    plan, planned = decision.plan, time.perf_counter()
-    _log.debug("%s: %s", "PyTorch runs" if plan is None else "tconv runs", decision.reason)
-    if plan is None:
+    _log.debug("%s: %s", "PyTorch runs" if decision.plan is None else "tconv runs", decision.reason)
+    if decision.plan is None:
         return None
+    copies = not all(tensor is None or tensor.is_contiguous() for tensor in (input, weight, bias))
+    planned = time.perf_counter() - started
+    return _route_of(decision.plan, input.get_device(), decision.memory_format, copies, planned)
+
+
+def _route_of(
+    plan: Plan, device: int, memory_format: torch.memory_format, copies: bool, planned_seconds: float = 0.0
+) -> Route:
     from tconv.jit.loader import launcher
 
-    layer, used = plan.problem.layer, slice(3 - dims, 3)
-    launch = launcher(plan, input.get_device())
+    started = time.perf_counter()
+    layer, tail, used = plan.problem.layer, plan.problem.layer.tail, slice(3 - plan.problem.layer.spatial_dims, 3)
+    launch = launcher(plan, device)
     _log.info(
         "first call of %s on %s: planned in %.3f s, kernel compiled or found and loaded in %.2f s",
-        *(layer.describe(), "x".join(map(str, input.shape))),
-        *(planned - started, time.perf_counter() - planned),
+        *(layer.describe(), "x".join(map(str, plan.problem.input_shape))),
+        *(planned_seconds, time.perf_counter() - started),
     )
     return Route(
+        plan=plan,
+        device=device,
         launcher=launch,
         output_shape=plan.problem.output_shape,
-        memory_format=decision.memory_format,
+        memory_format=memory_format,
         arguments=(
             layer.stride[used],
             layer.padding[used],
@@ -197,7 +226,7 @@ def _new_route(
             layer.groups,
             layer.dilation[used],
         ),
-        copies=not all(tensor is None or tensor.is_contiguous() for tensor in (input, weight, bias)),
+        copies=copies,
         directly=reads_channels_last(plan),
         aligned=FAMILIES[plan.kernel.family].alignment > 1,
         operand_shapes=tuple(shape_of(read.kind, plan.problem.output_shape) for read in parse(tail).operands)
@@ -207,7 +236,7 @@ def _new_route(
     )
 
 
-def _run(route: Route, input: Tensor, weight: Tensor, bias: Tensor | None, prepared: int = 0) -> Tensor:
+def run(route: Route, input: Tensor, weight: Tensor, bias: Tensor | None, prepared: int = 0) -> Tensor:
     """Runs a batched call on its kernel, with a gradient if one is asked for.
 
     Args:
@@ -264,11 +293,30 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 def _gradients(ctx: Any, gradient: Tensor, wanted: Sequence[bool]) -> tuple[Tensor | None, ...]:
     """Of input, weight, bias, and the five arguments behind them."""
     input, weight = ctx.saved_tensors
-    stride, padding, output_padding, groups, dilation = ctx.arguments
-    found = torch.ops.aten.convolution_backward(
-        gradient, input, weight, ctx.bias_sizes, stride, padding, dilation, True, output_padding, groups, list(wanted)
-    )
+    found = _of_layer(gradient, input, weight, ctx.bias_sizes, ctx.arguments, wanted)
     return (*found, None, None, None, None, None)
+
+
+def _of_layer(
+    gradient: Tensor,
+    input: Tensor,
+    weight: Tensor,
+    bias_sizes: list[int] | None,
+    arguments: Sequence[Any],
+    wanted: Sequence[bool],
+) -> tuple[Tensor | None, ...]:
+    stride, padding, output_padding, groups, dilation = arguments
+    found: tuple[Tensor | None, ...] = torch.ops.aten.convolution_backward(
+        gradient, input, weight, bias_sizes, stride, padding, dilation, True, output_padding, groups, list(wanted)
+    )
+    return found
+
+
+def layer_gradients(
+    route: Route, gradient: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None, wanted: Sequence[bool]
+) -> tuple[Tensor | None, ...]:
+    """Of input, weight and bias of a batched call, those that are wanted, by that of what the layer gives."""
+    return _of_layer(gradient, input, weight, None if bias is None else list(bias.shape), route.arguments, wanted)
 
 
 class _ConvTranspose(torch.autograd.Function):
@@ -339,7 +387,18 @@ def fused(
     if route is None:
         return None
     address = prepared[layouts.index(route.layout)].data_ptr() if route.layout in layouts else 0
-    return _launch(route, input, weight, bias, address, _as_read(operands, route, input))
+    return run_with_tail(route, input, weight, bias, operands, address)
+
+
+def run_with_tail(
+    route: Route, input: Tensor, weight: Tensor, bias: Tensor | None, operands: Sequence[Tensor], prepared: int = 0
+) -> Tensor:
+    """A batched call with the program of its route, which reads `operands`; no gradient follows it.
+
+    Raises:
+        InvalidProgram: as `fused`.
+    """
+    return _launch(route, input, weight, bias, prepared, _as_read(operands, route, input))
 
 
 def write(

@@ -102,7 +102,7 @@ def _written(
     tail_inputs: Sequence[Tensor],
 ) -> bool:
     """Whether a kernel wrote the result to its place."""
-    reason = tails.why_apart(input, weight, bias, tail_inputs)
+    reason = tails.why_apart(input)
     if reason is None:
         cast = ops.autocast(input, weight, bias)
         batched = input.dim() == dims + 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from tconv import ops
 from tconv.dispatch import passing_mode
 from tconv.errors import InvalidProgram
+from tconv.pointwise.derivative import BY_RESULT, Gradient
 from tconv.pointwise.graph import Reader
 
 _log = logging.getLogger("tconv")
@@ -37,10 +38,15 @@ class Traced:
     Args:
         program: the text of its program; each operation is rounded as the sums are, and the result once.
         operands: gives, of the function's further arguments, what the program reads.
+        behind: the function of the layer's result and of these, as it was traced: whatever it reads may change, and
+            this does not.
+        gradient: of the program; None where PyTorch differentiates `behind`.
     """
 
     program: str
     operands: Callable[..., Sequence[Tensor]]
+    behind: Callable[..., Tensor]
+    gradient: Gradient | None
 
 
 class Tail:
@@ -98,13 +104,12 @@ def conv_transpose(
 ) -> Tensor:
     """``tail(conv_transposeNd(…), *tail_inputs)``, in the layer's kernel where tconv runs the layer.
 
-    Where a gradient is asked for, where PyTorch traces, and where PyTorch's operator runs the layer, it is computed as
-    that says.
+    Where PyTorch traces, and where PyTorch's operator runs the layer, it is computed as that says.
 
     Raises:
         InvalidProgram: the language has no program for the tail; the message names the operation.
     """
-    reason = why_apart(input, weight, bias, tail_inputs)
+    reason = why_apart(input)
     if reason is None:
         cast = ops.autocast(input, weight, bias)
         batched = cast[0] if input.dim() == dims + 2 else cast[0].unsqueeze(0)
@@ -114,16 +119,93 @@ def conv_transpose(
         shape = shape if input.dim() == dims + 2 else shape[1:]
         traced = tail.traced(dims, shape, cast[0].dtype, cast[0].device, tail_inputs)
         operands = traced.operands(*tail_inputs)
-        if torch.is_grad_enabled() and any(t.requires_grad for t in operands):
-            reason = "a gradient is asked for, of a tensor that the function holds"
-        else:
-            result = ops.fused(dims, batched, *cast[1:], arguments, traced.program, operands)
-            if result is not None:
-                return result if input.dim() == dims + 2 else result.squeeze(0)
-            reason = "PyTorch's operator runs the layer"
+        route = ops.find_route(dims, batched, *cast[1:], arguments, traced.program)
+        if route is not None:
+            result = _run(route, traced, shape, batched, *cast[1:], operands)
+            return result if input.dim() == dims + 2 else result.squeeze(0)
+        reason = "PyTorch's operator runs the layer"
     if not torch.compiler.is_compiling():
         _log.debug("the tail runs by itself: %s", reason)
     return tail(ops.conv_transpose(dims, input, weight, bias, *arguments), *tail_inputs)
+
+
+def _run(
+    route: ops.Route,
+    traced: Traced,
+    shape: tuple[int, ...],
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    operands: Sequence[Tensor],
+) -> Tensor:
+    """The batched result, with a gradient if one is asked for."""
+    tensors = [t for t in (input, weight, bias, *operands) if t is not None]
+    if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+        result: Tensor = _Fused.apply(route, traced, shape, input, weight, bias, *operands)  # type: ignore[no-untyped-call]
+        return result
+    return ops.run_with_tail(route, input, weight, bias, operands)
+
+
+class _Fused(torch.autograd.Function):
+    """A layer and its tail in one kernel, and so their gradients where they are known (`Gradient`).
+
+    Else the layer is computed again, and PyTorch differentiates the tail as it was traced. Everything is by the same
+    tile, so that what is computed again is equal, also at kinks.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, route: ops.Route, traced: Traced, shape: tuple[int, ...], *tensors: Any) -> Tensor:
+        input, weight, bias, *operands = tensors
+        result = ops.run_with_tail(route, input, weight, bias, operands)
+        by_result = traced.gradient is not None and traced.gradient.function
+        ctx.save_for_backward(*tensors, result if by_result else None)
+        ctx.route, ctx.traced, ctx.shape = route, traced, shape
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        *saved, result = ctx.saved_tensors
+        again, needed = torch.is_grad_enabled(), ctx.needs_input_grad[3:]  # again: of these gradients, too
+        if ctx.traced.gradient is not None and not again:
+            return (None, None, None, *_known(ctx, gradient, needed, saved, result))
+        with torch.enable_grad(), torch.autocast(gradient.device.type, enabled=False):
+            # Views, as one tensor may be several of these.
+            given: list[Any] = [t if t is None else t.view_as(t) if again else t.detach() for t in saved]
+            wanted = [t for t, need in zip(given, needed, strict=True) if need]
+            for t in () if again else wanted:
+                t.requires_grad_()
+            y = ops.run(ctx.route.with_tail(""), *given[:3])
+            behind = ctx.traced.behind(y.reshape(ctx.shape), *given[3:])
+        of_shape = gradient.reshape(ctx.shape)
+        found = iter(torch.autograd.grad(behind, wanted, of_shape, create_graph=again, allow_unused=True))
+        return (None, None, None, *(next(found) if need else None for need in needed))
+
+
+def _known(
+    ctx: Any, gradient: Tensor, needed: Sequence[bool], saved: Sequence[Any], result: Tensor | None
+) -> Iterator[Tensor | None]:
+    """The gradients of input, weight, bias and operands, by a kernel or from the result."""
+    input, weight, bias, *operands = saved
+    route, known = ctx.route, ctx.traced.gradient
+    if known.function is None:
+        read = [operands[place] for place in known.reads]
+        behind = route.with_tail(known.program.text)
+        of_layer = ops.run_with_tail(behind, input, weight, bias, [*read, gradient])
+    else:
+        of_layer = gradient
+        if known.function:
+            operator, numbers = BY_RESULT[known.function]
+            of_layer = getattr(torch.ops.aten, operator)(gradient, result, *numbers)
+        of_layer = of_layer if known.factor == 1 else of_layer * known.factor
+    yield from ops.layer_gradients(route, of_layer, input, weight, bias, needed[:3])
+    for operand, shape, source, need in zip(operands, route.operand_shapes, known.sources, needed[3:], strict=True):
+        if source is None or not need:
+            yield None
+            continue
+        of_what, factor = source
+        part = (of_layer if of_what == "layer" else gradient).sum_to_size(shape).reshape(operand.shape)
+        # A number on the CPU goes with tensors of any device.
+        yield (part if factor == 1 else part * factor).to(operand.device)
 
 
 def result_shape(dims: int, input: Tensor, weight: Tensor, arguments: tuple[Any, ...]) -> tuple[int, ...] | None:
@@ -137,9 +219,7 @@ def result_shape(dims: int, input: Tensor, weight: Tensor, arguments: tuple[Any,
     return shape if len(shape) == dims + 2 and min(shape) >= 0 else None
 
 
-def why_apart(
-    input: Tensor, weight: Tensor, bias: Tensor | None, tail_inputs: Sequence[Tensor], anywhere: bool = False
-) -> str | None:
+def why_apart(input: Tensor, anywhere: bool = False) -> str | None:
     """Why a layer and its tail cannot be one kernel, whatever they compute; None where they can.
 
     Args:
@@ -149,9 +229,6 @@ def why_apart(
         return "PyTorch traces the call"
     if not anywhere and not (isinstance(input, Tensor) and input.is_cuda):
         return "the input is on no CUDA GPU"
-    tensors = [t for t in (input, weight, bias, *tail_inputs) if t is not None]
-    if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
-        return "a gradient is asked for"
     return passing_mode()
 
 
@@ -183,7 +260,10 @@ def _trace(
     for node in module.graph.nodes:
         if node in wanted and reader.is_next(node):
             reader.read(node)
-    return Traced(reader.program(result).text, _before(module, further, reader.operands))
+    behind = _behind(module, start, reader.operands, result)
+    return Traced(
+        reader.program(result).text, _before(module, further, reader.operands), behind, reader.gradient(result)
+    )
 
 
 def _check_result(result: Node, shape: tuple[int, ...], dtype: torch.dtype) -> None:
@@ -217,4 +297,22 @@ def _before(module: GraphModule, further: list[Node], outside: list[Node]) -> Ca
         if node in further or node in wanted:
             copies[node] = graph.node_copy(node, lambda argument: copies[argument])
     graph.output([copies[node] for node in outside])
+    return GraphModule(module, graph)
+
+
+def _behind(module: GraphModule, start: Node, outside: list[Node], result: Node) -> Callable[..., Tensor]:
+    """The function of the layer's result and of what its program reads, which stand for themselves here."""
+    graph, copies = Graph(), dict[Node, Node]()
+    for node in (start, *outside):
+        copies[node] = graph.placeholder(node.name)
+    pending, wanted = [result], set[Node]()
+    while pending:
+        node = pending.pop()
+        if node not in wanted and node not in copies:
+            wanted.add(node)
+            pending += node.all_input_nodes
+    for node in module.graph.nodes:
+        if node in wanted:
+            copies[node] = graph.node_copy(node, lambda argument: copies[argument])
+    graph.output(copies[result])
     return GraphModule(module, graph)

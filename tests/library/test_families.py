@@ -81,7 +81,7 @@ def test_a_call_follows_the_flags_of_its_moment(as_gpu: list[Plan]) -> None:
     def run() -> str:
         route = ops.find_route(2, x, weight, None, NO_OPTIONS)
         assert route is not None
-        close(ops._run(route, x, weight, None), torch.conv_transpose2d(x, weight))
+        close(ops.run(route, x, weight, None), torch.conv_transpose2d(x, weight))
         return as_gpu[-1].kernel.layer.precision
 
     assert run() == "tf32"
@@ -98,7 +98,7 @@ def test_an_input_may_begin_anywhere(memory_format: torch.memory_format, as_gpu:
     moved = torch.empty(x.numel() + 1)[1:].as_strided(x.shape, x.stride()).copy_(x)
     route = ops.find_route(2, moved, weight, None, NO_OPTIONS)
     assert route is not None and moved.data_ptr() % 16
-    close(ops._run(route, moved, weight, None), torch.conv_transpose2d(x, weight))
+    close(ops.run(route, moved, weight, None), torch.conv_transpose2d(x, weight))
     assert as_gpu[-1].kernel.family == "mma"
 
 
@@ -110,13 +110,13 @@ def test_channels_last_is_read_and_written_as_it_is(gradient: bool, as_gpu: list
         weight = weight.to(memory_format=memory_format)
         route = ops.find_route(2, x, weight, None, NO_OPTIONS)
         assert route is not None
-        result = ops._run(route, x, weight, None)
+        result = ops.run(route, x, weight, None)
         assert as_gpu[-1].kernel.tile.channels_last == 1
         assert result.is_contiguous(memory_format=torch.channels_last)
         close(result, torch.conv_transpose2d(x, weight))
     unbatched = ops.find_route(2, x[0], weight, None, NO_OPTIONS)
     assert unbatched is not None
-    close(ops._run(unbatched, x[0].unsqueeze(0), weight, None), torch.conv_transpose2d(x[:1], weight))
+    close(ops.run(unbatched, x[0].unsqueeze(0), weight, None), torch.conv_transpose2d(x[:1], weight))
 
 
 def test_what_is_channels_last_only_in_part_is_copied(as_gpu: list[Plan]) -> None:
@@ -125,7 +125,7 @@ def test_what_is_channels_last_only_in_part_is_copied(as_gpu: list[Plan]) -> Non
     weight = weight.to(memory_format=torch.channels_last)
     route = ops.find_route(2, x, weight, None, NO_OPTIONS)
     assert route is not None and not route.directly
-    result = ops._run(route, x, weight, None)
+    result = ops.run(route, x, weight, None)
     assert result.is_contiguous(memory_format=torch.channels_last)
     close(result, torch.conv_transpose2d(x, weight))
 

@@ -35,7 +35,7 @@ def _tensors(dims: int) -> list[torch.Tensor]:
 def _run(dims: int, tensors: list[torch.Tensor], arguments: tuple[Any, ...]) -> torch.Tensor:
     route = ops.find_route(dims, *tensors, arguments)
     assert route is not None
-    return ops._run(route, *tensors)
+    return ops.run(route, *tensors)
 
 
 @pytest.mark.parametrize("dims", [1, 2, 3])

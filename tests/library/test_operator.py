@@ -72,7 +72,7 @@ def test_gradients_of_the_operator(dims: int) -> None:
 def _run(dims: int, tensors: list[torch.Tensor], arguments: tuple[Any, ...]) -> torch.Tensor:
     route = ops.find_route(dims, *tensors, arguments)
     assert route is not None
-    return ops._run(route, *tensors)
+    return ops.run(route, *tensors)
 
 
 @pytest.mark.parametrize("dims", [1, 2, 3])

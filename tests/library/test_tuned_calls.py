@@ -112,7 +112,7 @@ def test_a_call_finds_its_way(measured: Callable[..., None], as_gpu: list[Plan])
     measured({question(): fast})
     route = ops.find_route(2, X, WEIGHT, None, POSITIONAL)
     assert route is not None
-    torch.testing.assert_close(ops._run(route, X, WEIGHT, None), expected)
+    torch.testing.assert_close(ops.run(route, X, WEIGHT, None), expected)
     assert as_gpu[-1].kernel.tile == fast.tile
     ops._routes.clear()
     measured({question(): answer(question(), 0.531, 0.271)})

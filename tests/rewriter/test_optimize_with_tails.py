@@ -68,7 +68,9 @@ def test_the_kernels_take_what_stands_behind(model_file: Write, capsys: pytest.C
     (line,) = (number for number, each in enumerate(MODEL.splitlines()) if "torch.cat" in each)
     assert outcome.apart == (f"line {line}: around it stands `torch.cat([self.last(x), x[:, :3, 1:]], 2)`",)
     told = json.loads(json.dumps(to_dict(outcome)))
-    assert told["layers"][0]["behind"] == [{"program": PROGRAM, "into": 0, "backward": False}] and told["apart"] == list(outcome.apart)
+    assert told["layers"][0]["behind"] == [{"program": PROGRAM, "into": 0, "backward": False}] and told[
+        "apart"
+    ] == list(outcome.apart)
     assert set(told["layers"][0]["behind_verdicts"]) == set(up.of_behind)
     _show(outcome)
     shown = " ".join(capsys.readouterr().out.split())

@@ -25,6 +25,7 @@ from tconv.codegen.rewrite import FORWARD, Rewritten
 from tconv.kernels import source as kernel_source
 from tconv.planner import FAMILIES, Kernel, Plan
 from tconv.pointwise.calls import known_gradient
+from tconv.pointwise.derivative import BY_RESULT
 from tconv.pointwise.program import parse
 from tconv.problem import TF32, Layer, Problem
 from tconv.sandbox.behind import FUSED, POINTWISE
@@ -33,13 +34,6 @@ from tconv.sandbox.source_scan import GENERATED_MARK
 from tconv.version import __version__
 
 _MARK, _KERNELS_MARK = "# ---- copied from here on\n", "# ---- the kernels from here on\n"
-#: Of functions that are differentiated by their results, the gradients of what they take.
-_SLOPES = {
-    "": "gradient",
-    "relu": "torch.ops.aten.threshold_backward(gradient, y, 0)",
-    "tanh": "torch.ops.aten.tanh_backward(gradient, y)",
-    "sigmoid": "torch.ops.aten.sigmoid_backward(gradient, y)",
-}
 #: Of the operator that compilers see: two files in one process have two.
 _OPERATOR_NAME = '"tconv_DIGEST"'
 #: Names by which a file may come to modules, or to torch's classes for them, in other ways than by constructing them.
@@ -490,12 +484,20 @@ def _tailed(calls: str, program: str, constants: Mapping[str, str]) -> str:
             words += [f"backward={constants[gradient.program.text]}"]
             words += [f"reads={gradient.reads}"] * bool(gradient.reads)
         else:
-            slope = _SLOPES[gradient.function] + (f" * {gradient.factor!r}" if gradient.factor != 1 else "")
-            words += [f"slope=lambda gradient, y: {slope}"]
+            words += [f"slope=lambda gradient, y: {_slope(gradient.function, gradient.factor)}"]
     line = f"{_string(calls)}: _Tailed({', '.join(words)})"
     if len(line) < _ENTRY and "\n" not in line:
         return line
     return f"{_string(calls)}: _Tailed(\n" + "".join(f"        {word},\n" for word in words) + "    )"
+
+
+def _slope(function: str, factor: float) -> str:
+    """The gradient of what a function takes, by its result `y`, times a factor."""
+    slope = "gradient"
+    if function:
+        operator, numbers = BY_RESULT[function]
+        slope = f"torch.ops.aten.{operator}(gradient, y{''.join(f', {number}' for number in numbers)})"
+    return slope if factor == 1 else f"{slope} * {factor!r}"
 
 
 def _string(text: str, indent: int = 4) -> str:

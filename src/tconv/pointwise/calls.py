@@ -17,7 +17,7 @@ from tconv.errors import InvalidProgram
 from tconv.pointwise.derivative import Gradient, Tape
 from tconv.pointwise.functions import FUNCTIONS, Value
 from tconv.pointwise.functions import where as where_value
-from tconv.pointwise.program import KINDS, SUM, Builder, Program
+from tconv.pointwise.program import KINDS, SUM, Program
 
 #: What gives the values that it takes.
 _SAME = ("clone", "contiguous", "detach")
@@ -34,7 +34,7 @@ def program_of(calls: str) -> Program:
         raise InvalidProgram(
             f"it takes {what}, or a tensor that has not one value for each output, each sample and channel, or all"
         )
-    return _Calls(Builder()).result(ast.parse(calls).body).program()
+    return _Calls().result(ast.parse(calls).body).program()
 
 
 def gradient_of(calls: str) -> Gradient:
@@ -43,8 +43,8 @@ def gradient_of(calls: str) -> Gradient:
     Raises:
         InvalidProgram: the language has none, or it would be too large.
     """
-    tape = Tape()
-    return tape.gradient(_CallsOnTape(tape).result(ast.parse(calls).body))
+    of_calls = _Calls()
+    return of_calls.tape.gradient(of_calls.result(ast.parse(calls).body))
 
 
 @lru_cache(maxsize=256)
@@ -59,14 +59,14 @@ def known_gradient(calls: str) -> Gradient | None:
 
 def known_calls() -> frozenset[str]:
     """The names of functions, of ``torch``, ``torch.nn.functional`` and ``torch.Tensor``, that a program may have."""
-    return frozenset((*_FUNCTIONS, *_SAME))
+    return frozenset((*_table(FUNCTIONS), *_SAME))
 
 
 class _Calls:
-    def __init__(self, builder: Builder) -> None:
-        self._builder = builder
-        self._functions = _FUNCTIONS
-        self._values: dict[str, Value] = {SUM: self._value(builder.sum())}
+    def __init__(self) -> None:
+        self.tape = Tape()
+        self._builder, self._functions = self.tape.builder, _table(self.tape.functions)
+        self._values: dict[str, Value] = {SUM: self.tape.value(self._builder.sum())}
 
     def result(self, lines: list[ast.stmt]) -> Value:
         for line in lines[:-1]:
@@ -88,7 +88,7 @@ class _Calls:
         options = {str(option.arg): self._argument(option.value) for option in tree.keywords}
         if name in _SAME:
             value = self._number(arguments[0])
-            return self._detached(value) if name == "detach" else value
+            return self.tape.detached(value) if name == "detach" else value
         function = self._functions.get(name)
         if function is None:
             raise InvalidProgram(f"{name} is none of the language's functions")
@@ -101,7 +101,7 @@ class _Calls:
 
     def _argument(self, tree: ast.expr) -> Any:
         if isinstance(tree, ast.Call):  # the tensor of a number
-            return self._value(self._builder.constant(self._argument(tree.args[0])))
+            return self.tape.value(self._builder.constant(self._argument(tree.args[0])))
         if isinstance(tree, ast.UnaryOp):
             return -self._argument(tree.operand)
         if not isinstance(tree, ast.Name) or tree.id in ("inf", "nan"):
@@ -109,33 +109,12 @@ class _Calls:
         if tree.id not in self._values:
             kind = next(kind for kind in KINDS if tree.id.startswith(kind))
             operand = self._builder.operand(kind, int(tree.id.removeprefix(kind)))
-            self._values[tree.id] = self._value(operand)
+            self._values[tree.id] = self.tape.value(operand)
         return self._values[tree.id]
 
     def _number(self, value: Value) -> Value:
         """A comparison, where PyTorch takes it for a number."""
         return where_value(value, 1, 0) if self._builder.tests(value.place) else value
-
-    def _value(self, place: int) -> Value:
-        return Value(self._builder, place)
-
-    def _detached(self, value: Value) -> Value:
-        return value
-
-
-class _CallsOnTape(_Calls):
-    """The same for gradients."""
-
-    def __init__(self, tape: Tape) -> None:
-        self._tape = tape
-        super().__init__(tape.builder)
-        self._functions = _table(tape.functions)
-
-    def _value(self, place: int) -> Value:
-        return self._tape.value(place)
-
-    def _detached(self, value: Value) -> Value:
-        return self._tape.detached(value)
 
 
 def _batch_norm(
@@ -219,6 +198,3 @@ def _table(functions: Mapping[str, Callable[..., Value]]) -> Mapping[str, Callab
             "where": _where,
         }
     )
-
-
-_FUNCTIONS = _table(FUNCTIONS)

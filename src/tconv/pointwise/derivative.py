@@ -21,8 +21,11 @@ from tconv.pointwise.program import SUM, Builder, Operand, Program
 #: Of what an operand's gradient is the sum: of so many times the gradient of the layer's result, or of that of what
 #: stands behind it.
 Source = tuple[Literal["layer", "given"], float]
-#: Functions that PyTorch differentiates by their results, so that it keeps these.
-_BY_RESULT = ("relu", "tanh", "sigmoid")
+#: Functions that PyTorch differentiates by their results, so that it keeps these: its operators for that, of the
+#: gradient of the result, the result, and these numbers.
+BY_RESULT: Mapping[str, tuple[str, tuple[int, ...]]] = MappingProxyType(
+    {"relu": ("threshold_backward", (0,)), "tanh": ("tanh_backward", ()), "sigmoid": ("sigmoid_backward", ())}
+)
 
 
 class Gradient(NamedTuple):
@@ -135,7 +138,7 @@ class Tape:
                 of_any: dict[Any, Value] = found if argument.step is None else of_steps
                 key = argument.place if argument.step is None else argument.step
                 of_any[key] = of_any[key] + part if key in of_any else part
-            if number == last.step and step.name in _BY_RESULT and parts[0] is not None:
+            if number == last.step and step.name in BY_RESULT and parts[0] is not None:
                 name, behind = step.name, parts[0]
         of_sum = found.get(self.builder.sum())
         if of_sum is None:

@@ -10,10 +10,11 @@ import torch
 from torch.fx import Node
 
 from tconv.errors import InvalidProgram
+from tconv.pointwise.derivative import Gradient, Tape
 from tconv.pointwise.evaluate import kind_of
-from tconv.pointwise.functions import FUNCTIONS, Value
+from tconv.pointwise.functions import Value
 from tconv.pointwise.functions import where as where_value
-from tconv.pointwise.program import Builder, Kind, Program
+from tconv.pointwise.program import Kind, Program
 
 #: Operators that give what they take, but for its type: all is computed in the type of the sums, and rounded once.
 _SAME = ("_to_copy", "convert_element_type", "clone", "alias", "detach", "lift_fresh_copy", "contiguous")
@@ -32,9 +33,10 @@ class Reader:
     """
 
     def __init__(self, y: Node, spatial_dims: int) -> None:
-        self._builder = Builder()
+        self._tape = Tape()
+        self._builder = self._tape.builder
         self._dims, self._y = spatial_dims, y.meta["val"]
-        self._values: dict[Node, Value] = {y: Value(self._builder, self._builder.sum())}
+        self._values: dict[Node, Value] = {y: self._tape.value(self._builder.sum())}
         #: What does not depend on `y`, in the order in which the program takes it.
         self.operands: list[Node] = []
 
@@ -68,9 +70,10 @@ class Reader:
         if name in _SAME:
             source_value = arguments[0]
             assert isinstance(source_value, Value)
-            self._values[node] = self._number(source_value)
+            number = self._number(source_value)
+            self._values[node] = self._tape.detached(number) if name == "detach" else number
             return
-        function = FUNCTIONS.get(name)
+        function = self._tape.functions.get(name)
         if function is None:
             raise InvalidProgram(f"{node.target} is none of the language's functions")
         try:
@@ -87,6 +90,14 @@ class Reader:
         """The program whose result is this node."""
         return self._values[result].program()
 
+    def gradient(self, result: Node) -> Gradient | None:
+        """The gradient of that program; None where the language has none, or where an operand has one of its own."""
+        try:
+            found = self._tape.gradient(self._values[result])
+        except InvalidProgram:
+            return None
+        return found if found.complete else None
+
     def _argument(self, argument: Any) -> Any:
         if not isinstance(argument, Node):
             return argument
@@ -94,11 +105,11 @@ class Reader:
             return self._values[argument]
         constant = constant_of(argument)
         if constant is not None:
-            return Value(self._builder, self._builder.constant(constant))
+            return self._tape.value(self._builder.constant(constant))
         kind = self._kind_of(argument)
         if argument not in self.operands:
             self.operands.append(argument)
-        return Value(self._builder, self._builder.operand(kind, self.operands.index(argument)))
+        return self._tape.value(self._builder.operand(kind, self.operands.index(argument)))
 
     def _kind_of(self, node: Node) -> Kind:
         value, y = node.meta.get("val"), self._y
