@@ -35,8 +35,7 @@ def conv_transpose1d(
         input: (N, in_channels, L), or (in_channels, L).
         weight: (in_channels, out_channels / groups, kernel).
         bias: (out_channels,), or None.
-        tail: what is computed of each result, in the same kernel where tconv runs the layer and no gradient is asked
-            for.
+        tail: what is computed of each result, in the same kernel where tconv runs the layer.
         tail_inputs: what the tail takes beside the result; each broadcasts to it.
         out: where the result goes, of its shape, dtype and device; it shares no memory with other tensors of the call.
             A kernel writes there at once where this is a slice of the channels of a contiguous or channels_last tensor;

@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 from tconv.errors import InvalidProgram
 from tconv.pointwise.functions import CUBIC, FUNCTIONS, Value, exponentials_of_mish, pow, where
+from tconv.pointwise.operations import OPERATIONS
 from tconv.pointwise.program import SUM, Builder, Operand, Program
 
 #: Of what an operand's gradient is the sum: of so many times the gradient of the layer's result, or of that of what
@@ -78,7 +79,7 @@ class Followed(Value):
         arguments = [self, *map(self.tape.followed, others)]
         places = [each.place for each in arguments]
         result = Value(self.builder, self.builder.call(name, *places))
-        if name not in _OPERATIONS:
+        if OPERATIONS[name].tests:
             return self.tape.value(result.place)
         plain = [Value(self.builder, place) for place in places]
         return self.tape.wrote(_Step(name, lambda g, r: _OPERATIONS[name](g, r, *plain), arguments, result))
@@ -239,7 +240,8 @@ def _of_division(g: Value, r: Value, a: Value, b: Value) -> Sequence[Value | Non
     return g / b, -g * (r / b)
 
 
-#: Of each operation, the gradients of its arguments, where g is that of its result r.
+#: Of each operation but comparisons, the gradients of its arguments, where g is that of its result r. `pow` has a rule
+#: among the functions.
 _OPERATIONS: Mapping[str, Callable[..., Sequence[Value | None]]] = MappingProxyType(
     {
         "add": lambda g, r, a, b: (g, g),
@@ -263,6 +265,8 @@ _OPERATIONS: Mapping[str, Callable[..., Sequence[Value | None]]] = MappingProxyT
         "tanh": lambda g, r, a: (g * (1 - r * r),),
         "reciprocal": lambda g, r, a: (-g * (r * r),),
         "sigmoid": lambda g, r, a: (g * ((1 - r) * r),),
+        "float16": lambda g, r, a: (g.call("float16"),),
+        "bfloat16": lambda g, r, a: (g.call("bfloat16"),),
     }
 )
 
