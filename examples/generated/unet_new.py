@@ -2,7 +2,7 @@
 #
 # ModelNew is the model file's Model, with its transposed convolutions on the CUDA kernels in this file.
 # torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.
-# The model file begins at line 540, the kernels at line 632.
+# The model file begins at line 542, the kernels at line 634.
 #
 #   ups.0.up  2-D 512→256 k2 s2 bias tf32  wgmma: 128 blocks of 384, 217792 bytes of shared memory
 #                                          any size: wgmma: 96 blocks of 384, 215664 bytes of shared memory
@@ -296,7 +296,7 @@ def _define(space):
     return defined
 
 # What torch.compile and dispatch modes see, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_7857ff6d6ccd15ca")
+_OPERATOR = _define("tconv_7c31f716119aa0e4")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them
@@ -346,7 +346,7 @@ def _wants_gradients(*tensors):
                 return True
     return False
 
-def _wanted(tensors, options, program="", into=0):
+def _wanted(tensors, options, program=""):
     """The launch for these tensors; None where PyTorch's own operator is to run. It gives its errors, too."""
     x, weight, bias = tensors
     other = x if bias is None else bias
@@ -356,13 +356,13 @@ def _wanted(tensors, options, program="", into=0):
     if not reason:
         # Shapes in a trace of torch.jit are no numbers.
         shapes = (x.shape, weight.shape, None if bias is None else bias.shape)
-        launch = _launch_for(x.device, x.dtype, *shapes, options, program, into)
+        launch = _launch_for(x.device, x.dtype, *shapes, options, program)
         if type(launch) is _Launch:
             if not launch.kernel.tf32 or _allows_tf32():
                 return launch
             launch = "they round to TF32, which PyTorch's flags forbid now"
         reason = launch
-    if reason and not program and not into:
+    if reason and not program:
         _elsewhere(tuple(map(int, weight.shape)), options, reason, ELSEWHERE)
     return None
 
@@ -418,8 +418,9 @@ def _watched():
 class _Tail:
     """What stands behind a layer: a function of its result, and tensors beside that result in a concatenation."""
 
-    def __init__(self, function, modules, before, behind):
+    def __init__(self, function, modules, before, behind, reads=None, site=None):
         self.function, self.modules, self.before, self.behind = function, modules, before, behind
+        self.reads, self.site = reads, site
 
     def __call__(self, y):
         if self.function is not None:
@@ -440,13 +441,14 @@ class _Tail:
             for part in (*self.before, *self.behind)
         )
 
-def cuda_fused(layer, *inputs, tail=None, modules=(), before=(), behind=(), **options):
+def cuda_fused(layer, *inputs, tail=None, modules=(), before=(), behind=(), reads=None, site=None, **options):
     """Equal to ``torch.cat([*before, tail(layer(*inputs)), *behind], 1)``: in one kernel where this file has one.
 
     The tail calls those modules; where none is given, they are called in a row. Where the file has no kernel for that,
-    it runs behind the layer.
+    it runs behind the layer. If `reads` is all that the tail of this `site` reads beside them, what the tail calls is
+    noted once for each: it runs no more.
     """
-    tail = _Tail(tail, modules, before, behind)
+    tail = _Tail(tail, modules, before, behind, reads, site)
     if _OPERATOR is not None and torch.compiler.is_compiling():  # compilers see PyTorch's operators behind the layer
         return tail.joined(tail(layer(*inputs, **options)))
     ours = isinstance(layer, functools.partial) and layer.func is _conv_transpose
@@ -473,8 +475,8 @@ def _fused(tensors, options, tail):
     if beside and tail.fits(layer.shape, tensors[0]) and _last(*tensors[:2]) is None:
         parts = [*tail.before, None, *tail.behind]
         widths = [layer.shape[1] if part is None else part.shape[1] for part in parts]
-        launch = _wanted(tensors, options, program, sum(widths))
-        if launch is not None:
+        launch = _launch_for(*asked, sum(widths))
+        if type(launch) is _Launch:
             whole = tensors[0].new_empty((layer.batch, sum(widths)) + layer.shape[2:])
             for part, own in zip(parts, whole.split(widths, 1)):
                 if part is None:
@@ -482,8 +484,8 @@ def _fused(tensors, options, tail):
                 else:
                     own.copy_(part)
             return whole
-    launch = _wanted(tensors, options, program)
-    return None if launch is None else tail.joined(_run(launch, *tensors))
+    launch = _launch_for(*asked)
+    return tail.joined(_run(launch, *tensors)) if type(launch) is _Launch else None
 
 # ---- the modules -----------------------------------------------------------------------------------------------------
 

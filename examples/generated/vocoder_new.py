@@ -291,7 +291,7 @@ def _define(space):
     return defined
 
 # What torch.compile and dispatch modes see, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_9ca718bd2bfc7871")
+_OPERATOR = _define("tconv_c34cd60221fe4e42")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them
@@ -336,7 +336,7 @@ def _wants_gradients(*tensors):
                 return True
     return False
 
-def _wanted(tensors, options, program="", into=0):
+def _wanted(tensors, options, program=""):
     """The launch for these tensors; None where PyTorch's own operator is to run. It gives its errors, too."""
     x, weight, bias = tensors
     other = x if bias is None else bias
@@ -346,13 +346,13 @@ def _wanted(tensors, options, program="", into=0):
     if not reason:
         # Shapes in a trace of torch.jit are no numbers.
         shapes = (x.shape, weight.shape, None if bias is None else bias.shape)
-        launch = _launch_for(x.device, x.dtype, *shapes, options, program, into)
+        launch = _launch_for(x.device, x.dtype, *shapes, options, program)
         if type(launch) is _Launch:
             if not launch.kernel.tf32 or _allows_tf32():
                 return launch
             launch = "they round to TF32, which PyTorch's flags forbid now"
         reason = launch
-    if reason and not program and not into:
+    if reason and not program:
         _elsewhere(tuple(map(int, weight.shape)), options, reason, ELSEWHERE)
     return None
 

@@ -77,8 +77,11 @@ def cuda_fused(
     modules: Any = (),
     before: Any = (),
     behind: Any = (),
+    reads: Any = None,
+    site: int | None = None,
     **o: Any,
 ) -> Any:
+    assert (reads is None) == (site is None)
     assert all(isinstance(module, torch.nn.Module) for module in modules)
     tail = torch.nn.Sequential(*modules) if modules and tail is None else tail
     result = layer(*inputs, **o) if tail is None else tail(layer(*inputs, **o))

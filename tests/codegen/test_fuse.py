@@ -393,9 +393,54 @@ def test_the_text_says_what_is_computed(tmp_path: Path) -> None:
 
             # larger
             # In one kernel: t0 = y * channel0; where(t0 > 0, t0, t0 * 0.1) + output1
-            return cuda_fused(self.up, x, tail=tail, modules=[self.act])
+            return cuda_fused(self.up, x, tail=tail, modules=[self.act], reads=[self.scale, skip], site=0)
         """).strip()
     )
+
+
+@pytest.mark.parametrize(
+    ("body", "reads"),
+    [
+        ("return torch.relu(self.up(x))", "reads=[], site=0"),
+        ("return torch.relu(self.up(x) * self.scale) + skip - self.scale", "reads=[self.scale, skip], site=0"),
+        ("return F.leaky_relu(self.up(x), self.slope if False else 0.1)", None),
+        ("return F.leaky_relu(self.up(x), float(self.slope) * 2 - LIMIT)", "reads=[self.slope, LIMIT], site=0"),
+        ("return self.up(x) * self.deep.inner.number", "reads=[self.deep.inner.number], site=0"),
+        ("return F.dropout(self.up(x), 0.5, self.training)", "reads=[self.training], site=0"),
+        (
+            "return torch.min(self.up(x), torch.tensor(self.slope, device=x.device))",
+            "reads=[self.slope, x.device], site=0",
+        ),
+        (
+            "y = self.up(x)\nreturn torch.min(y, torch.tensor(0.5, device=y.device, dtype=torch.float32))",
+            "reads=[], site=0",
+        ),
+        ("return self.act(self.up(x)) + skip", "reads=[skip], site=0"),
+        # Parts and views of tensors are others at each call.
+        ("return self.up(x) + skip[:, :, :8]", ""),
+        ("return self.up(x) + self.scale.view(1, -1, 1, 1)", ""),
+        ("return self.act(self.up(x))", ""),  # of modules in a row all is known
+    ],
+)
+def test_what_a_tail_reads_is_handed_over(tmp_path: Path, body: str, reads: str | None) -> None:
+    """Names and attributes, numbers and tensors: by them it is known again."""
+    path = written(tmp_path, "\n        ".join(["", *body.split("\n")]))
+    text = path.read_text().replace(
+        "class Model", "LIMIT = 0.1\n\n\nclass Deep(nn.Module):\n    number = 2.0\n\n\nclass Model", 1
+    )
+    text = text.replace(
+        "        self.scale",
+        "        self.deep, self.slope = Deep(), 0.3\n        self.deep.inner = Deep()\n        self.scale",
+        1,
+    )
+    path.write_text(text)
+    fused = fused_of(path)
+    if reads is None:
+        assert fused.text is None or "cuda_fused" not in fused.text
+        return
+    assert fused.text is not None, fused.apart
+    (call,) = (line for line in fused.text.splitlines() if "cuda_fused(" in line)
+    assert call.endswith(f", {reads})") if reads else "reads" not in call and "site" not in call, call
 
 
 def test_lines_are_the_users(tmp_path: Path) -> None:

@@ -718,8 +718,35 @@ class _Fuser:
         if chain.joined is not None:
             for name, parts in (("before", chain.joined.before), ("behind", chain.joined.behind)):
                 words += [f"{name}=[{', '.join(map(self._text, parts))}]"] * bool(parts)
-        words += [f"site={len(self._sites)}"] * self._numbered
+        reads = self._reads(chain) if tail else None
+        words += [f"reads=[{', '.join(reads or [])}]"] * (reads is not None)
+        words += [f"site={len(self._sites)}"] * (self._numbered or reads is not None)
         return f"{FUSED}({', '.join(words)})"
+
+    def _reads(self, chain: _Chain) -> list[str] | None:
+        """The names and attributes that a tail reads beside the layer's result, but for functions and modules it calls.
+
+        None where it takes parts or views of them: such tensors are others at each call.
+        """
+        nodes = [chain.expression, *chain.statements, *([chain.last] if chain.last else [])]
+        inner = set(ast.walk(chain.layer))
+        region = {chain.name, *(target.id for target in map(_target, chain.statements) if target is not None)}
+        found: list[str] = []
+        names = [n for node in nodes for n in ast.walk(node) if isinstance(n, ast.Name) and n not in inner]
+        for name in sorted(names, key=place_of):
+            if name.id in region or not isinstance(name.ctx, ast.Load):
+                continue
+            read: ast.expr = name
+            while isinstance(around := self._parents[read], ast.Attribute):
+                read = around
+            called = isinstance(around, ast.Call) and around.func is read
+            of_torch = self._names.dotted(read) is not None or (called and read is name and name.id in _OF_NUMBERS)
+            if of_torch or (called and isinstance(around, ast.Call) and self._is_module(around)):
+                continue
+            if called or (isinstance(around, ast.Subscript) and around.value is read):
+                return None
+            found.append(self._text(read))
+        return None if chain.captured else list(dict.fromkeys(found))
 
     def _modules(self, chain: _Chain) -> list[str]:
         """The texts of the modules that a chain calls."""

@@ -387,7 +387,7 @@ def _wants_gradients(*tensors):
     return False
 
 
-def _wanted(tensors, options, program="", into=0):
+def _wanted(tensors, options, program=""):
     """The launch for these tensors; None where PyTorch's own operator is to run. It gives its errors, too."""
     x, weight, bias = tensors
     other = x if bias is None else bias
@@ -397,13 +397,13 @@ def _wanted(tensors, options, program="", into=0):
     if not reason:
         # Shapes in a trace of torch.jit are no numbers.
         shapes = (x.shape, weight.shape, None if bias is None else bias.shape)
-        launch = _launch_for(x.device, x.dtype, *shapes, options, program, into)
+        launch = _launch_for(x.device, x.dtype, *shapes, options, program)
         if type(launch) is _Launch:
             if not launch.kernel.tf32 or _allows_tf32():
                 return launch
             launch = "they round to TF32, which PyTorch's flags forbid now"
         reason = launch
-    if reason and not program and not into:
+    if reason and not program:
         _elsewhere(tuple(map(int, weight.shape)), options, reason, ELSEWHERE)
     return None
 
@@ -633,7 +633,7 @@ def _is_plain(module):
     return type(module) in _POINTWISE and not (hooked or counts)
 
 
-# What modules in a row were found to compute, behind which layers: the program, and the calls.
+# What tails were found to compute, by what they read: what is known of that, the calls, and which tensors they take.
 _KNOWN = {}
 
 
@@ -656,8 +656,9 @@ def _watched():
 class _Tail:
     """What stands behind a layer: a function of its result, and tensors beside that result in a concatenation."""
 
-    def __init__(self, function, modules, before, behind):
+    def __init__(self, function, modules, before, behind, reads=None, site=None):
         self.function, self.modules, self.before, self.behind = function, modules, before, behind
+        self.reads, self.site = reads, site
 
     def __call__(self, y):
         if self.function is not None:
@@ -680,26 +681,36 @@ class _Tail:
 
     # ---- where tails are fused
     # ---- where programs are computed
-    def read(self, like):
-        """Of modules in a row, what says what they compute of a layer's result of such elements; and their tensors."""
-        said, tensors = [like.dtype, like.device], []
+    def read(self, shape, like):
+        """What says which calls it makes of a layer's result, or None where nothing does; and the tensors it reads."""
+        said, tensors = [self.site, shape, like.dtype, like.device, torch.get_default_dtype()], []
         for module in self.modules:
             numbers, names = _POINTWISE[type(module)]
             said += [type(module), *(getattr(module, name) for name in numbers)]
             tensors += [getattr(module, name) for name in names]
-        kinds = [None if tensor is None else (tensor.shape, tensor.dtype, tensor.device) for tensor in tensors]
-        return (*said, *kinds), [tensor for tensor in tensors if tensor is not None]
+        for value in self.reads or ():
+            if isinstance(value, torch.Tensor):
+                tensors.append(value)
+            elif value is None or type(value) in (bool, int, float, str, torch.dtype, torch.device):
+                said += [type(value), repr(value)]  # equal numbers are not the same: 0.0 and -0.0, 1 and True
+            else:
+                return None, ()
+        # Of one that is there twice the calls are others.
+        places = {id(tensor): place for place, tensor in reversed(list(enumerate(tensors)))}
+        said += [t if t is None else (t.shape, t.dtype, t.device, places[id(t)]) for t in tensors]
+        return tuple(said), tensors
 
 
 # ---- where programs are computed
 # ---- where tails are fused
-def cuda_fused(layer, *inputs, tail=None, modules=(), before=(), behind=(), **options):
+def cuda_fused(layer, *inputs, tail=None, modules=(), before=(), behind=(), reads=None, site=None, **options):
     """Equal to ``torch.cat([*before, tail(layer(*inputs)), *behind], 1)``: in one kernel where this file has one.
 
     The tail calls those modules; where none is given, they are called in a row. Where the file has no kernel for that,
-    it runs behind the layer.
+    it runs behind the layer. If `reads` is all that the tail of this `site` reads beside them, what the tail calls is
+    noted once for each: it runs no more.
     """
-    tail = _Tail(tail, modules, before, behind)
+    tail = _Tail(tail, modules, before, behind, reads, site)
     if _OPERATOR is not None and torch.compiler.is_compiling():  # compilers see PyTorch's operators behind the layer
         return tail.joined(tail(layer(*inputs, **options)))
     ours = isinstance(layer, functools.partial) and layer.func is _conv_transpose
@@ -749,6 +760,9 @@ class _Fused(torch.autograd.Function):
         return (None, None, None, None, None, *(next(found) if need else None for need in needed))
 
 
+_apply_fused = super(torch.autograd.Function, _Fused).apply
+
+
 def _known_gradients(ctx, gradient, needed, saved, y):
     """Those of a layer and of what stands behind it, by a kernel or from the result; None where neither is known."""
     x, weight, bias, *operands = saved
@@ -783,10 +797,11 @@ def _fused(tensors, options, tail):
     if layer is None:
         return None
     program = None if tail.function or tail.modules else ""
-    operands, beside = (), bool(around)
+    operands, beside, (x, weight, bias) = (), bool(around), tensors
+    asked = (x.device, x.dtype, x.shape, weight.shape, None if bias is None else bias.shape, options)
     # ---- where tails are fused
     # ---- where programs are computed
-    tailed, operands, steps = _program_of(tail, layer, tensors[0])
+    tailed, operands, steps = _program_of(tail, layer, x)
     program = tailed and tailed.program
     # ---- where programs are computed
     # ---- where tails are fused
@@ -796,40 +811,42 @@ def _fused(tensors, options, tail):
     # ---- where tails are fused
     # ---- where programs are computed
     if gradients:
-        launch = _wanted(tensors, options, program)
-        y = None if launch is None else _Fused.apply(launch, layer, options, tailed, steps, *tensors, *operands)
-        return None if y is None else tail.joined(y)
+        launch = _launch_for(*asked, program)
+        if type(launch) is not _Launch:
+            return None
+        return tail.joined(_apply_fused(launch, layer, options, tailed, steps, *tensors, *operands))
     # What is read for each output lies as a result of its own would.
     beside = beside and not (program and any(name[:2] in ("ou", "sa") for name in _PROGRAMS[program]))
     # ---- where programs are computed
     # ---- where tails are fused
-    if beside and tail.fits(layer.shape, tensors[0]) and _last(*tensors[:2]) is None:
+    if beside and tail.fits(layer.shape, x) and _last(x, weight) is None:
         parts = [*tail.before, None, *tail.behind]
         widths = [layer.shape[1] if part is None else part.shape[1] for part in parts]
-        launch = _wanted(tensors, options, program, sum(widths))
-        if launch is not None:
-            whole = tensors[0].new_empty((layer.batch, sum(widths)) + layer.shape[2:])
+        launch = _launch_for(*asked, program, sum(widths))
+        if type(launch) is _Launch:
+            whole = x.new_empty((layer.batch, sum(widths)) + layer.shape[2:])
             for part, own in zip(parts, whole.split(widths, 1)):
                 if part is None:
                     _fill(own, launch, *tensors, *operands)
                 else:
                     own.copy_(part)
             return whole
-    launch = _wanted(tensors, options, program)
-    return None if launch is None else tail.joined(_run(launch, *tensors, *operands))
+    launch = _launch_for(*asked, program)
+    return tail.joined(_run(launch, *tensors, *operands)) if type(launch) is _Launch else None
 
 
 # ---- where tails are fused
 # ---- where programs are computed
 def _program_of(tail, layer, x):
     """What is known of a tail, what it reads, and its calls; None where this file has no program of it."""
+    if tail.function is None and not tail.modules:
+        return _Tailed(""), (), ()
     said = None
-    if tail.function is None:
-        read, operands = tail.read(x)
-        said = (len(layer.shape), layer.shape[1], *read)
-        if said in _KNOWN or not tail.modules:
-            tailed, steps = _KNOWN.get(said, (_Tailed(""), ()))
-            return tailed, operands, steps
+    if tail.function is None or tail.reads is not None:
+        said, tensors = tail.read(layer.shape, x)
+        if said and said in _KNOWN:
+            tailed, steps, places = _KNOWN[said]
+            return tailed, [tensors[place] for place in places], steps
     notes = _Notes(layer.shape, x)
     calls = notes.of(tail)
     if calls not in _CALLS and layer.batch == 1:  # what all samples have and what each has is the same
@@ -840,8 +857,12 @@ def _program_of(tail, layer, x):
     if tailed is None:
         what = f"no kernel in this file computes {calls!r} behind {layer.kernel.name}: PyTorch does"
         warnings.warn(f"{what}; tconv optimize makes one for it", stacklevel=2)
-    elif said and list(map(id, notes.operands)) == list(map(id, operands)):
-        _KNOWN[said] = tailed, notes.steps
+    elif said:
+        places = [next((n for n, t in enumerate(tensors) if t is operand), None) for operand in notes.operands]
+        if None not in places:
+            if len(_KNOWN) >= 4096:
+                _KNOWN.clear()
+            _KNOWN[said] = tailed, notes.steps, places
     return tailed, notes.operands, notes.steps
 
 

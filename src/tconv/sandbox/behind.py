@@ -176,6 +176,7 @@ class Tails:
         modules: Sequence[nn.Module] = (),
         before: Sequence[Tensor] = (),
         behind: Sequence[Tensor] = (),
+        reads: Sequence[Any] = (),
         site: int | None = None,
         **options: Any,
     ) -> Tensor:
