@@ -1,0 +1,219 @@
+"""What a written file's tails call is noted once for all that they read: whatever of that changes is seen."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tail_files import File, Made, close, maker
+from torch import Tensor, nn
+
+from tconv.codegen.generate import runtime_text
+
+MODEL = """
+    import torch
+    import torch.nn.functional as F
+    from torch import nn
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up, self.norm = nn.ConvTranspose2d(5, 6, 3, 2, 1, 1), nn.BatchNorm2d(6)
+            self.slope, self.low, self.p = 1.0, 0.0, 0.5
+            self.gate = nn.Parameter(torch.rand(6, 1, 1))
+            self.register_buffer("shift", torch.rand(6, 1, 1))
+        def forward(self, x, skip):
+            y = self.up(x)
+            y = F.leaky_relu(self.norm(y), self.slope) * self.gate
+            y = torch.clamp(y, self.low, None) / skip
+            y = F.dropout(y, self.p, self.training)
+            return torch.max(y, torch.tensor(self.low, device=y.device)) + self.shift
+
+    def get_inputs():
+        return [torch.rand(2, 5, 4, 5), torch.rand(2, 6, 8, 10)]
+"""
+Change = Callable[[Any], None]
+
+
+def set_to(name: str, value: Any) -> Change:
+    def change(module: Any) -> None:
+        *path, last = name.split(".")
+        for each in path:
+            module = getattr(module, each)
+        if isinstance(value, Tensor) and not isinstance(value, nn.Parameter) and last in module._parameters:
+            del module._parameters[last]
+        setattr(module, last, value)
+
+    return change
+
+
+def same_tensor_twice(module: Any) -> None:
+    del module._parameters["gate"]
+    module.gate = module.shift
+
+
+#: What may be set between two calls, and whether the file's kernel still computes it.
+CHANGES: dict[str, tuple[Change, bool]] = {
+    "nothing": (lambda module: None, True),
+    "a number": (set_to("slope", 0.75), False),
+    "an integer": (set_to("slope", 1), False),
+    "a truth value": (set_to("slope", True), False),
+    "a limit": (set_to("low", -0.5), False),
+    "a limit of another sign": (set_to("low", -0.0), False),
+    "a number that plays no part in evaluation": (set_to("p", 0.75), False),
+    "another tensor": (set_to("gate", nn.Parameter(torch.rand(6, 1, 1))), True),
+    "a tensor that is no parameter": (set_to("gate", torch.rand(6, 1, 1)), True),
+    "a tensor of another kind": (set_to("gate", torch.rand(1, 1, 1)), False),
+    "a tensor of the result's shape": (set_to("gate", torch.rand(2, 6, 8, 10)), False),
+    "a tensor of another type": (set_to("shift", torch.rand(6, 1, 1).double()), False),
+    "one tensor twice": (same_tensor_twice, False),
+    "a number for a tensor": (set_to("gate", torch.tensor(2.0)), False),
+    "the mode of all": (lambda module: module.train(), False),
+    "the mode of a module": (lambda module: module.norm.train(), False),
+    "the mode of the model alone": (set_to("training", True), False),
+    "a module's number": (set_to("norm.eps", 0.5), False),
+    "a module's tensor": (set_to("norm.weight", None), False),
+    "a module's statistics": (set_to("norm.running_mean", torch.rand(6)), True),
+    "a hook": (lambda module: module.norm.register_forward_hook(lambda module, given, y: y * 2), False),
+    "another module": (set_to("norm", nn.Identity()), False),
+}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    return maker(tmp_path_factory.mktemp("known"))
+
+
+def noted(file: File, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Fills with the tails whose calls are noted."""
+    found: list[Any] = []
+    of = file.ours["_Notes"].of
+
+    def noting(notes: Any, tail: Any) -> Any:
+        found.append(tail)
+        return of(notes, tail)
+
+    monkeypatch.setattr(file.ours["_Notes"], "of", noting)
+    return found
+
+
+def call(module: nn.Module, given: list[Tensor]) -> Tensor:
+    torch.manual_seed(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # no kernel computes the new one
+        result: Tensor = module(*given)
+    return result
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_is_changed_between_calls_is_seen(
+    made: Made, name: str, gradients: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, (change, fused) = made(MODEL), CHANGES[name]
+    ours, theirs = file.models()
+    given = [torch.randn(2, 5, 4, 5), torch.rand(2, 6, 8, 10) + 0.5]
+    seen = noted(file, monkeypatch)
+    with torch.set_grad_enabled(gradients):
+        for _ in range(3):
+            assert close(call(ours, given), call(theirs, given))
+        assert len(seen) == 1 and all(file.programs), "noted once, and computed in the kernel each time"
+        torch.manual_seed(2)
+        change(ours)
+        torch.manual_seed(2)
+        change(theirs)
+        for _ in range(2):
+            assert close(call(ours, given), call(theirs, given)), name
+        assert bool(file.programs[-1]) == fused
+        assert len(seen) == 1 or not fused, "the same tail is known again"
+
+
+def test_other_inputs_are_other_tails(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One sample's values may be one for each channel; a skip that is broadcast is of another kind."""
+    file = made(MODEL)
+    ours, theirs = file.models()
+    seen = noted(file, monkeypatch)
+    for x, skip in (
+        ((2, 6, 5), (6, 12, 10)),
+        ((1, 6, 5), (6, 12, 10)),
+        ((2, 6, 5), (6, 1, 1)),
+        ((2, 4, 5), (6, 8, 10)),
+    ):
+        given = [torch.randn(x[0], 5, *x[1:]), torch.rand(x[0], *skip) + 0.5]
+        with torch.no_grad():
+            for _ in range(2):
+                assert close(call(ours, given), call(theirs, given))
+    assert 4 <= len(seen) <= 5
+
+
+def test_who_is_known_does_not_grow_without_end(made: Made) -> None:
+    file = made(MODEL)
+    ours, _ = file.models()
+    file.ours["_KNOWN"].update({number: None for number in range(4096)})
+    with torch.no_grad():
+        ours(torch.randn(2, 5, 4, 5), torch.rand(2, 6, 8, 10))
+    assert len(file.ours["_KNOWN"]) == 1
+
+
+TWO_SITES = """
+    import torch
+    from torch import nn
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.ConvTranspose2d(3, 3, 1), nn.ConvTranspose2d(3, 3, 1)
+            self.gate = nn.Parameter(torch.rand(3, 1, 1))
+        def forward(self, x):
+            y = torch.relu(self.first(x) + self.gate)
+            return torch.tanh(self.second(y) + self.gate)
+
+    def get_inputs():
+        return [torch.rand(2, 3, 4, 5)]
+"""
+
+
+def test_two_tails_that_read_the_same(made: Made) -> None:
+    ours, theirs = made(TWO_SITES).models()
+    for x in (torch.randn(2, 3, 4, 5) for _ in range(3)):
+        assert close(call(ours, [x]), call(theirs, [x]))
+
+
+#: Of what a tail reads, what may not be left out.
+PLANTED = {
+    "equal numbers": ("repr(value)]", "value]", ["a limit of another sign"]),
+    "types of numbers": ("said += [type(value), repr(value)]", "said += [float(value)]", ["an integer"]),
+    "types of tensors": (
+        "(t.shape, t.dtype, t.device, places",
+        "(t.shape, t.device, places",
+        ["a tensor of another type"],
+    ),
+    "shapes of tensors": ("(t.shape, t.dtype, t", "(t.dtype, t", ["a tensor of another kind"]),
+    "one tensor twice": (", places[id(t)])", ")", ["one tensor twice"]),
+    "numbers of modules": ("*(getattr(module, name) for name in numbers)", "", ["a module's number"]),
+    "who reads": ("[self.site, shape", "[shape", []),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_mistake_is_caught(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    right, wrong, changes = PLANTED[name]
+    text = runtime_text()
+    assert text.count(right) == 1
+    monkeypatch.setattr("tconv.codegen.generate.runtime_text", lambda: text.replace(right, wrong))
+    planted = maker(tmp_path)
+    found = []
+    for change in changes:
+        try:
+            with monkeypatch.context() as patch:
+                test_what_is_changed_between_calls_is_seen(planted, change, False, patch)
+        except (AssertionError, RuntimeError):
+            found.append(change)
+    if not changes:
+        with pytest.raises((AssertionError, RuntimeError)):
+            test_two_tails_that_read_the_same(planted)
+    assert found == changes
