@@ -168,6 +168,46 @@ def test_tails_are_built_and_equal(model_file: Callable[[str], Path]) -> None:
         torch.testing.assert_close(third, other, rtol=5e-3, atol=5e-3)
 
 
+def test_gradients_behind_layers_are_kernels(model_file: Callable[[str], Path]) -> None:
+    """One by the kernel that computes the layer again, one from its result."""
+    if shutil.which("nvcc") is None:
+        pytest.skip("needs nvcc")
+    path = model_file("""
+        import torch
+        import torch.nn.functional as F
+        from torch import nn
+
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.wide, self.last = nn.ConvTranspose2d(64, 64, 4, 2, 1), nn.ConvTranspose2d(64, 3, 3, 2)
+                self.shift = nn.Parameter(torch.rand(64, 1, 1))
+            def forward(self, x, residual):
+                y = F.mish(self.wide(x) + self.shift) * 2 + residual
+                return torch.tanh(self.last(y))
+
+        def get_inputs():
+            return [torch.rand(4, 64, 24, 40), torch.rand(4, 64, 48, 80)]
+    """)
+    output = path.with_name("out.py")
+    outcome = optimize(Request(path, output, bench=False, types=("bfloat16",)))
+    assert outcome.written and outcome.equal and outcome.mistakes == (), outcome.reasons
+    assert sum(each.backward for layer in outcome.layers for each in layer.layer.behind) == 1
+    theirs, ours = load(path).construct(0).cuda(), load(output, CANDIDATE).construct(0).cuda()
+    ours.load_state_dict(theirs.state_dict())
+    given = [t.cuda() for t in load(path).make_inputs(1)]
+
+    def gradients(model: torch.nn.Module, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+        of = [t.to(dtype).requires_grad_() for t in given]
+        result = model.to(dtype)(*of)
+        incoming = torch.linspace(-1, 2, result.numel(), device="cuda").view(result.shape).to(dtype)
+        return torch.autograd.grad(result, [*of, *model.parameters()], incoming)
+
+    for dtype, tolerance in ((torch.float32, 5e-3), (torch.bfloat16, 6e-2)):
+        for mine, other in zip(gradients(ours, dtype), gradients(theirs, dtype), strict=True):
+            assert (mine - other).square().mean() <= tolerance**2 * other.square().mean()
+
+
 def test_without_nvcc_the_kernels_run_all_the_same(model_file: Callable[[str], Path]) -> None:
     model = model_file(MODEL)
     missing = ("nvcc not found: install it",)

@@ -640,17 +640,20 @@ _KNOWN = {}
 # ---- where programs are computed
 # ---- where tails are fused
 # What sees a module's result, the gradient of that, or all arguments of a call; hooks that see its inputs alone may.
-_HOOKS = ("_forward_hooks", "_backward_hooks", "_backward_pre_hooks", "_forward_pre_hooks_with_kwargs")
+_HOOKS = (
+    *("_forward_hooks", "_backward_hooks", "_backward_pre_hooks", "_forward_pre_hooks_with_kwargs"),
+    "_compiled_call_impl",
+)
+_GLOBAL_HOOKS = tuple(f"_global_{name}_hooks" for name in ("forward", "forward_pre", "backward", "backward_pre"))
 
 
 def _is_hooked(module):
-    return any(getattr(module, name, None) for name in (*_HOOKS, "_compiled_call_impl"))
+    return any(map(vars(module).get, _HOOKS))
 
 
 def _watched():
     """Whether somebody is told of every module's calls, or of their gradients."""
-    names = ("forward", "forward_pre", "backward", "backward_pre")
-    return any(getattr(nn.modules.module, f"_global_{name}_hooks", None) for name in names)
+    return any(map(vars(nn.modules.module).get, _GLOBAL_HOOKS))
 
 
 class _Tail:
