@@ -6,6 +6,7 @@ import copy
 import gc
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -390,3 +391,35 @@ def test_autocast_is_off_behind_the_layer(made: Made) -> None:
         with torch.autocast("cpu", torch.bfloat16):
             found.append(torch.autograd.grad(result, wanted(module, given)))
     assert all(mine.dtype == torch.float32 and close(mine, other, 1e-2) for mine, other in zip(*found, strict=True))
+
+
+def test_distributed_data_parallel(made: Made, tmp_path: Path) -> None:
+    """One process with gloo: gradients are put together as they become known."""
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        found = []
+        file = made(OF_KNOWN.replace("BODY", "F.mish(self.up(x) + self.shift) * 2 + self.all"), ("float64",))
+        for module, given in pair(file, inputs()):
+            parallel = nn.parallel.DistributedDataParallel(module)
+            for _ in range(2):
+                weighted(parallel(*given)).backward()
+            found.append([each.grad for each in module.parameters()])
+    finally:
+        torch.distributed.destroy_process_group()
+    assert_close(*found, 1e-9)
+
+
+@pytest.mark.skipif(not hasattr(torch.amp, "GradScaler"), reason="older PyTorch scales on a GPU alone")
+def test_a_scaler(made: Made) -> None:
+    """A loss that is scaled, and gradients that overflow: the step is left out."""
+    ours, theirs = made(OF_KNOWN.replace("BODY", "F.leaky_relu(self.up(x) + gate, 0.2) * 2 + self.shift")).models()
+    for large in (1.0, 1e36, 2.0):
+        for module in (ours, theirs):
+            scaler = torch.amp.GradScaler("cpu", init_scale=2.0**12)
+            optimizer = torch.optim.SGD(module.parameters(), 1e-3)
+            scaler.scale(weighted(module(*inputs())) * large).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            assert (scaler.get_scale() < 2.0**12) == (large > 2)
+            optimizer.zero_grad()
+    assert same_state(ours, theirs)
