@@ -42,7 +42,7 @@ from tconv.tuning.compilers import compilers
 from tconv.tuning.trials import Distance
 
 #: Results may be so many times as far from exact ones as PyTorch's own.
-_AS_FAR = 2.0
+AS_FAR = 2.0
 _EXAMPLES = ("unet", "vocoder")
 
 
@@ -123,7 +123,7 @@ def measure(path: Path, dtype: torch.dtype, channels_last: bool, files: bool, cl
             for layer in model.modules():
                 if isinstance(layer, torch.nn.modules.conv._ConvNd):
                     layer.weight.data = _channels_last(layer.weight)
-        allowed = _AS_FAR * Distance.between(model(*inputs), exact).pooled + 1e-6
+        allowed = AS_FAR * Distance.between(model(*inputs), exact).pooled + 1e-6
         found: Results = {"pytorch_ms": {"default": milliseconds(partial(model, *inputs), clock)}, "reasons": []}
         sides: dict[str, Callable[[], Any]] = {
             "compile": partial(torch.compile, model, backend="inductor"),

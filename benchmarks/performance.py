@@ -189,6 +189,28 @@ def written_body(written: Results | None) -> str:
     )
 
 
+def training_body(training: Results | None) -> str:
+    """Training steps of whole models, and what gradients cost a forward pass."""
+    if not training:
+        return NOTHING
+    rows = []
+    for model, result in training["layers"].items():
+        if not result["equal"]:
+            rows.append([f"`{model}`: {'; '.join(result['reasons'])}", *[""] * 6])
+            continue
+        steps = [milliseconds(result[f"{side}_step"]) for side in ("pytorch", "compile", "file")]
+        of_eager, of_compiled = (result["file_step"] / result[f"{side}_step"] for side in ("pytorch", "compile"))
+        peak = result["file_peak"] / result["pytorch_peak"]
+        asked = result["file_as_called"] / result["file_inference"]
+        rows.append([f"`{model}`", *steps, *(f"{ratio:.2f}" for ratio in (of_eager, of_compiled, peak, asked))])
+    heads = ["eager ms", "`torch.compile` ms", "file ms", "file / eager", "file / compile", "peak memory / eager's"]
+    return (
+        f"Training steps on {machine(training['environment'])}: forward, backward and SGD. The last column is the time "
+        "of the file's forward pass with gradients asked for, by that of the one without:\n\n"
+        + table(["model", *heads, "as called / inference"], rows)
+    )
+
+
 def search_body(search: Results | None) -> str:
     """What stands between the markers of docs/command-line.md: what the search gains."""
     if not search:

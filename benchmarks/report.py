@@ -18,6 +18,7 @@ from performance import (
     growth_body,
     hopper_body,
     search_body,
+    training_body,
     variants_body,
     written_body,
 )
@@ -164,7 +165,10 @@ def targets() -> dict[Path, str]:
             dense_body(load("dense")),
             growth_body(load("growth")),
         ],
-        "docs/fusing.md": [fused_body({name: load(file) for name, file in FUSED.items()})],
+        "docs/fusing.md": [
+            training_body(load("training")),
+            fused_body({name: load(file) for name, file in FUSED.items()}),
+        ],
         "docs/hopper.md": [hopper_body(load("hopper")), every_layer_body(load("layers-h100"))],
     }
     return {ROOT / name: replaced((ROOT / name).read_text(encoding="utf-8"), *parts) for name, parts in bodies.items()}

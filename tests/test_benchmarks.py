@@ -145,6 +145,30 @@ def test_written_files_have_their_lines_and_both_ways(script: Script) -> None:
     assert "| `b`: no file was written and timed |" in body
 
 
+def test_training_steps(script: Script) -> None:
+    """Gradients are those of one pass, whatever ran before; a step changes parameters."""
+    training = script("training")
+    model, given = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh()), torch.randn(5, 3)
+    side = training.Training(model, [given])
+    first = side.gradients()
+    assert all(map(torch.equal, first, side.gradients())) and len(first) == 2
+    assert training.distance(first, [each.double() for each in first]) == 0
+    assert training.distance([first[0] * 1.5, first[1]], first) == pytest.approx(0.5)
+    before = [parameter.clone() for parameter in model.parameters()]
+    side.step()
+    assert not any(map(torch.equal, before, model.parameters()))
+
+
+def test_training_steps_are_told_beside_eager_ones(script: Script) -> None:
+    sides = {"pytorch": (6.0, 1000), "compile": (4.0, 900), "file": (3.0, 1020)}
+    result: dict[str, Any] = {"equal": True, "reasons": [], "file_as_called": 1.05, "file_inference": 1.0}
+    for name, (milliseconds, peak) in sides.items():
+        result |= {f"{name}_step": milliseconds, f"{name}_peak": peak}
+    refused = {"equal": False, "reasons": ["file's gradients are far"]}
+    body = script("performance").training_body({"environment": ENVIRONMENT, "layers": {"a": result, "b": refused}})
+    assert "| `a` | 6 | 4 | 3 | 0.50 | 0.75 | 1.02 | 1.05 |\n" in body and "| `b`: file's gradients are far |" in body
+
+
 def dense(layer: str, dtype: str, layout: str, result: dict[str, Any]) -> dict[str, Any]:
     return {"layer": layer, "type": dtype, "format": layout, **result}
 

@@ -1,0 +1,131 @@
+"""Training steps of whole models: PyTorch's eager mode, `torch.compile`, and the files that `tconv optimize` writes.
+
+    PYTHONPATH=src python3 benchmarks/training.py [--only NAME] [--budget SECONDS] [--fresh]
+
+The models are those of benchmarks/fused/ and two examples, as constructed. A step is forward, backward from a fixed
+gradient of the result, and SGD. Beside it stands the file's forward pass with gradients asked for, and without.
+
+Writes benchmarks/results/training.json: medians of milliseconds with a cold L2 cache, peaks of memory in bytes, and how
+far gradients are from those of exact arithmetic, beside how far eager's are.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from fused import AS_FAR, file_of, loaded, models, write_all
+from results import Results
+from runs import measure_missing, milliseconds, parser
+from torch import Tensor, nn
+
+from tconv.evaluation.stopwatch import CudaClock
+from tconv.tuning.trials import Distance
+
+#: Small: after many steps a model still computes about the same.
+_RATE = 1e-6
+
+
+class Training:
+    """A model that is trained on the same inputs, step by step."""
+
+    def __init__(self, model: nn.Module, inputs: Sequence[Tensor], called: Callable[..., Any] | None = None) -> None:
+        self.model, self._inputs, self._called = model, inputs, called or model
+        self._optimizer = torch.optim.SGD(model.parameters(), _RATE)
+        self._incoming: Tensor | None = None
+
+    def forward(self) -> Tensor:
+        """A result, with its graph if gradients are asked for."""
+        result: Tensor = self._called(*self._inputs)
+        return result
+
+    def backward(self) -> None:
+        """A pass forward and one backward: parameters have gradients then."""
+        result = self.forward()
+        if self._incoming is None:
+            generator = torch.Generator(result.device).manual_seed(1)
+            self._incoming = torch.randn(result.shape, generator=generator, device=result.device).to(result.dtype)
+        self._optimizer.zero_grad()
+        result.backward(self._incoming)
+
+    def step(self) -> None:
+        """All of a step."""
+        self.backward()
+        self._optimizer.step()
+
+    def gradients(self) -> list[Tensor]:
+        """Those of the parameters, in their order."""
+        self.backward()
+        return [p.grad.clone() for p in self.model.parameters() if p.grad is not None]
+
+
+def distance(found: Sequence[Tensor], exact: Sequence[Tensor]) -> float:
+    """The largest relative error of a gradient."""
+    assert [t.shape for t in found] == [t.shape for t in exact]
+    return max(Distance.between(f[None], e[None]).pooled for f, e in zip(found, exact, strict=True))
+
+
+def measure(path: Path, clock: CudaClock) -> Results:
+    """Of one model."""
+    torch.manual_seed(0)
+    file = loaded(path)
+    model, inputs = file.Model(*file.get_init_inputs()).cuda(), [t.cuda() for t in file.get_inputs()]
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    torch.backends.cudnn.allow_tf32 = False
+    exact = Training(model, inputs).gradients()
+    torch.backends.cudnn.allow_tf32 = True
+
+    def training(made: Callable[[nn.Module], Any] = lambda model: model, written: bool = False) -> Training:
+        """From the same parameters and statistics each time."""
+        torch._dynamo.reset()
+        source = loaded(file_of(path.stem)) if written else file
+        trained = (source.ModelNew if written else file.Model)(*file.get_init_inputs()).cuda()
+        trained.load_state_dict(state)
+        return Training(trained, inputs, made(trained))
+
+    del model
+    sides = {
+        "pytorch": training,
+        "compile": partial(training, torch.compile),
+        "file": partial(training, written=True),
+    }
+    found: Results = {"reasons": []}
+    allowed = 0.0
+    for name, make in sides.items():
+        side = make()
+        apart = distance(side.gradients(), exact)
+        allowed = allowed or AS_FAR * apart + 1e-5
+        if not apart <= allowed:
+            found["reasons"].append(f"{name}'s gradients are {apart:.2g} from exact, allowed is {allowed:.2g}")
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        side.step()
+        found[f"{name}_peak"] = torch.cuda.max_memory_allocated() - before
+        found[f"{name}_step"] = milliseconds(side.step, clock)
+        found[f"{name}_as_called"] = milliseconds(side.forward, clock)
+        with torch.no_grad():
+            found[f"{name}_inference"] = milliseconds(side.forward, clock)
+        del side
+    found["equal"] = not found["reasons"]
+    print(path.stem, {key: value for key, value in found.items() if key.endswith("_step")}, flush=True)
+    return found
+
+
+def main() -> int:
+    options = parser(__doc__).parse_args()
+    if not torch.cuda.is_available():
+        print("training.py measures on a GPU, and there is none here", file=sys.stderr)
+        return 2
+    write_all([name for name in models() if options.only in name and not file_of(name).exists()])
+    clock = CudaClock()
+    return measure_missing(
+        "training", {name: partial(measure, path, clock) for name, path in models().items()}, options
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
