@@ -73,7 +73,7 @@ def written(path: Path, gpu: Gpu, arithmetic: Resolve, pool: Executor, workshop:
     layers = plan_layers(
         fused.trace, path, gpu, wanted, arithmetic, tuned=found.tuned, measured=measured, programs=fused.programs
     )
-    return build(path, settle(layers, gpu, [gpu.arch], pool)(), gpu, wanted, fused.text, fused.tails)
+    return build(path, settle(layers, gpu, [gpu.arch], pool)(), fused.text, fused.tails)
 
 
 def file_of(name: str) -> Path:
