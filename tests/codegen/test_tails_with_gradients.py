@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import warnings
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -423,3 +424,45 @@ def test_a_scaler(made: Made) -> None:
             assert (scaler.get_scale() < 2.0**12) == (large > 2)
             optimizer.zero_grad()
     assert same_state(ours, theirs)
+
+
+@pytest.mark.parametrize("body", ["F.mish(self.up(x) * 0.5) * 2 - 0.25", "torch.relu(self.up(x) + gate)"])
+def test_under_autocast(made: Made, body: str) -> None:
+    """Results and gradients as of autocast by PyTorch, in its types."""
+    file = made(OF_KNOWN.replace("BODY", body), ("bfloat16",))
+    ours, theirs = file.models()
+    found = []
+    for module in (ours, theirs):
+        x, skip, gate = inputs()
+        given = [x.requires_grad_(), skip.requires_grad_(), gate.bfloat16().requires_grad_()]
+        with torch.autocast("cpu", torch.bfloat16):
+            result = module(*given)
+        of = [*given, *module.parameters()]
+        gradients = torch.autograd.grad(weighted(result.float()), of, allow_unused=True)
+        found.append([result, *gradients])
+    assert file.programs[0] and found[0][0].dtype == torch.bfloat16
+    for mine, other in zip(*found, strict=True):
+        assert (mine is None) == (other is None)
+        if mine is not None and other is not None:
+            assert mine.dtype == other.dtype and (mine - other).square().mean() <= 1e-3 * other.square().mean() + 1e-6
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "torch.exp(self.up(x) * 0.1)",  # float32 under autocast
+        "1 / (self.up(x) + 9)",
+        "F.softplus(self.up(x))",
+        "(self.up(x) + 9) ** 2",
+        "self.up(x) + self.shift",  # of a parameter, which is float32 there
+        "self.up(x) + skip",
+    ],
+)
+def test_what_autocast_gives_in_float32_is_pytorchs(made: Made, body: str) -> None:
+    file = made(OF_KNOWN.replace("BODY", body), ("bfloat16",))
+    ours, _ = file.models()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with torch.autocast("cpu", torch.bfloat16):  # which stands for CUDA's in the emulator
+            ours(*inputs())
+    assert file.programs == [""]

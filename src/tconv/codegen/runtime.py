@@ -364,7 +364,7 @@ def _conv_transpose(
     tensors = (input.unsqueeze(0) if input.dim() == dims + 1 else input, weight, bias)
     # ---- where tails are fused
     if tail is not None:
-        y = _fused(tensors, options, tail) if tensors[0] is input and autocast is None else None
+        y = _fused(tensors, options, tail, autocast) if tensors[0] is input else None
         if y is not None:
             return y
         return tail.joined(tail(_conv_transpose(dims, input, weight, bias, *options)))
@@ -793,7 +793,7 @@ def _known_gradients(ctx, gradient, needed, saved, y):
 
 # ---- where programs are computed
 # ---- where tails are fused
-def _fused(tensors, options, tail):
+def _fused(tensors, options, tail, autocast):
     """The result with `tail` behind it, by one kernel; None where there is none."""
     around = [*tail.before, *tail.behind]
     layer = _wanted(tensors, options)
@@ -805,6 +805,8 @@ def _fused(tensors, options, tail):
     # ---- where tails are fused
     # ---- where programs are computed
     tailed, operands, steps = _program_of(tail, layer, x)
+    if autocast is not None and any(step[1].__name__.strip("_") in _IN_FLOAT for step in steps[:-1]):
+        return None
     program = tailed and tailed.program
     # ---- where programs are computed
     # ---- where tails are fused
@@ -840,6 +842,13 @@ def _fused(tensors, options, tail):
 
 # ---- where tails are fused
 # ---- where programs are computed
+# Functions that autocast computes in float32, and that give it.
+_IN_FLOAT = (
+    *("exp", "expm1", "log", "log1p", "pow", "reciprocal", "rsqrt", "rdiv", "softplus"),
+    *("rtruediv", "special_expm1", "special_log1p"),
+)
+
+
 def _program_of(tail, layer, x):
     """What is known of a tail, what it reads, and its calls; None where this file has no program of it."""
     if tail.function is None and not tail.modules:
