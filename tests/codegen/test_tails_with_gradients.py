@@ -233,6 +233,15 @@ def test_a_result_that_is_written_to_is_refused_where_its_gradient_follows_from_
             result.sum().backward()
 
 
+def test_a_result_that_no_gradient_needs_may_be_written_to(made: Made) -> None:
+    """Nor is it kept."""
+    found = []
+    for module, given in pair(made(OF_KNOWN.replace("BODY", "self.up(x) * 3 + skip"), ("float64",)), inputs()):
+        result = module(*given).relu_()
+        found.append(list(torch.autograd.grad(weighted(result), wanted(module, given), allow_unused=True)))
+    assert_close(*found, 1e-9)
+
+
 @pytest.mark.parametrize("text", GIVEN, ids=IDS)
 def test_second_gradients(made: Made, text: str) -> None:
     """Of a penalty on the first ones, as a critic has."""

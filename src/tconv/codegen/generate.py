@@ -485,6 +485,7 @@ def _tailed(calls: str, program: str, constants: Mapping[str, str]) -> str:
             words += [f"reads={gradient.reads}"] * bool(gradient.reads)
         else:
             words += [f"slope=lambda gradient, y: {_slope(gradient.function, gradient.factor)}"]
+            words += ["keeps=True"] * bool(gradient.function)
     line = f"{_string(calls)}: _Tailed({', '.join(words)})"
     if len(line) < _ENTRY and "\n" not in line:
         return line

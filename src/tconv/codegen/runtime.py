@@ -47,9 +47,9 @@ _RECORDED = {}
 _PROGRAMS = {}
 # With the gradient that comes in, that of the layer's result follows: by the program `backward`, which is computed
 # behind the layer again and reads `reads` of the tail's tensors and then that gradient; or by `slope`, of that gradient
-# and what forward gave. The gradient of each of the tail's tensors is the sum of so many times "layer", the gradient of
-# the layer's result, or "given", the one that comes in; None where it has none.
-_Tailed = namedtuple("_Tailed", "program sources backward reads slope", defaults=((), "", (), None))
+# and, if it is kept for that, what forward gave. The gradient of each of the tail's tensors is the sum of so many times
+# "layer", the gradient of the layer's result, or "given", the one that comes in; None where it has none.
+_Tailed = namedtuple("_Tailed", "program sources backward reads slope keeps", defaults=((), "", (), None, False))
 _CALLS = {}
 # Classes of modules that are called there, with what their results depend on: numbers and such, and tensors.
 _POINTWISE = {}
@@ -741,7 +741,7 @@ class _Fused(torch.autograd.Function):
     @staticmethod
     def forward(ctx, launch, layer, options, tailed, steps, x, weight, bias, *operands):
         y = _run(launch, x, weight, bias, *operands)
-        ctx.save_for_backward(x, weight, bias, *operands, y if tailed.slope else None)
+        ctx.save_for_backward(x, weight, bias, *operands, y if tailed.keeps else None)
         ctx.layer, ctx.options, ctx.tailed, ctx.steps = layer, options, tailed, steps
         return y
 
