@@ -2,7 +2,7 @@
 #
 # ModelNew is the model file's Model, with its transposed convolutions on the CUDA kernels in this file.
 # torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.
-# The model file begins at line 542, the kernels at line 634.
+# The model file begins at line 546, the kernels at line 638.
 #
 #   ups.0.up  2-D 512→256 k2 s2 bias tf32  wgmma: 128 blocks of 384, 217792 bytes of shared memory
 #                                          any size: wgmma: 96 blocks of 384, 215664 bytes of shared memory
@@ -296,7 +296,7 @@ def _define(space):
     return defined
 
 # What torch.compile and dispatch modes see, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_7c31f716119aa0e4")
+_OPERATOR = _define("tconv_31529e8b3f971997")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them
@@ -326,7 +326,7 @@ def _conv_transpose(
         input, weight, bias = (_autocast(tensor, autocast) for tensor in (input, weight, bias))
     tensors = (input.unsqueeze(0) if input.dim() == dims + 1 else input, weight, bias)
     if tail is not None:
-        y = _fused(tensors, options, tail) if tensors[0] is input and autocast is None else None
+        y = _fused(tensors, options, tail, autocast) if tensors[0] is input else None
         if y is not None:
             return y
         return tail.joined(tail(_conv_transpose(dims, input, weight, bias, *options)))
@@ -405,15 +405,18 @@ def _elsewhere(weight_shape, options, reason, elsewhere):
 # ---- what stands behind a layer --------------------------------------------------------------------------------------
 
 # What sees a module's result, the gradient of that, or all arguments of a call; hooks that see its inputs alone may.
-_HOOKS = ("_forward_hooks", "_backward_hooks", "_backward_pre_hooks", "_forward_pre_hooks_with_kwargs")
+_HOOKS = (
+    *("_forward_hooks", "_backward_hooks", "_backward_pre_hooks", "_forward_pre_hooks_with_kwargs"),
+    "_compiled_call_impl",
+)
+_GLOBAL_HOOKS = tuple(f"_global_{name}_hooks" for name in ("forward", "forward_pre", "backward", "backward_pre"))
 
 def _is_hooked(module):
-    return any(getattr(module, name, None) for name in (*_HOOKS, "_compiled_call_impl"))
+    return any(map(vars(module).get, _HOOKS))
 
 def _watched():
     """Whether somebody is told of every module's calls, or of their gradients."""
-    names = ("forward", "forward_pre", "backward", "backward_pre")
-    return any(getattr(nn.modules.module, f"_global_{name}_hooks", None) for name in names)
+    return any(map(vars(nn.modules.module).get, _GLOBAL_HOOKS))
 
 class _Tail:
     """What stands behind a layer: a function of its result, and tensors beside that result in a concatenation."""
@@ -461,30 +464,31 @@ def cuda_fused(layer, *inputs, tail=None, modules=(), before=(), behind=(), read
         return layer(*inputs, tail=tail, **options)
     return tail.joined(tail(layer(*inputs, **options)))
 
-def _fused(tensors, options, tail):
+def _fused(tensors, options, tail, autocast):
     """The result with `tail` behind it, by one kernel; None where there is none."""
     around = [*tail.before, *tail.behind]
     layer = _wanted(tensors, options)
     if layer is None:
         return None
     program = None if tail.function or tail.modules else ""
-    operands, beside = (), bool(around)
+    operands, beside, (x, weight, bias) = (), bool(around), tensors
+    asked = (x.device, x.dtype, x.shape, weight.shape, None if bias is None else bias.shape, options)
     gradients = _wants_gradients(*tensors, *around)
     if program is None or (gradients and not program):  # PyTorch concatenates, and differentiates that
         return None
-    if beside and tail.fits(layer.shape, tensors[0]) and _last(*tensors[:2]) is None:
+    if beside and tail.fits(layer.shape, x) and _last(x, weight) is None:
         parts = [*tail.before, None, *tail.behind]
         widths = [layer.shape[1] if part is None else part.shape[1] for part in parts]
-        launch = _launch_for(*asked, sum(widths))
+        launch = _launch_for(*asked, program, sum(widths))
         if type(launch) is _Launch:
-            whole = tensors[0].new_empty((layer.batch, sum(widths)) + layer.shape[2:])
+            whole = x.new_empty((layer.batch, sum(widths)) + layer.shape[2:])
             for part, own in zip(parts, whole.split(widths, 1)):
                 if part is None:
                     _fill(own, launch, *tensors)
                 else:
                     own.copy_(part)
             return whole
-    launch = _launch_for(*asked)
+    launch = _launch_for(*asked, program)
     return tail.joined(_run(launch, *tensors)) if type(launch) is _Launch else None
 
 # ---- the modules -----------------------------------------------------------------------------------------------------
