@@ -150,6 +150,10 @@ TAILS: dict[str, tuple[Callable[..., Tensor], tuple[Source | Literal[""] | None,
         lambda y, a: y * y.sigmoid() * y.sigmoid() - a,
         (("given", -1.0),),
     ),
+    "t0 = mul(y, 1e-06); t1 = add(t0, output0); mish(t1)": (  # the layer's is too small to tell of the other one
+        lambda y, a: torch.nn.functional.mish(y * 1e-6 + a),
+        ("",),
+    ),
     "t0 = mul(y, 4.0); t1 = add(t0, output0, alpha=2.0); t2 = threshold(t1, 0.1, 20.0); radd(t2, output1)": (
         lambda y, a, b: torch.threshold(4 * y + 2 * a, 0.1, 20.0) + b,
         (("layer", 0.5), GIVEN),

@@ -27,6 +27,8 @@ Source = tuple[Literal["layer", "given"], float]
 BY_RESULT: Mapping[str, tuple[str, tuple[int, ...]]] = MappingProxyType(
     {"relu": ("threshold_backward", (0,)), "tanh": ("tanh_backward", ()), "sigmoid": ("sigmoid_backward", ())}
 )
+#: Multiples of the layer's gradient that its rounding to 16 bits leaves right.
+_NEAR = 16.0
 
 
 class Gradient(NamedTuple):
@@ -176,7 +178,9 @@ class Tape:
         of_given, of_layer = self._ratio(value, given), self._ratio(value, of_sum)
         if of_given is not None:
             return "given", of_given
-        return None if of_layer is None else ("layer", of_layer)
+        # Where 16 bits hold the layer's only, they hold nothing of a much larger one.
+        near = of_layer is not None and 1 / _NEAR <= abs(of_layer) <= _NEAR
+        return ("layer", of_layer) if of_layer is not None and near else None
 
     def _ratio(self, value: Value, other: Value) -> float | None:
         """What `other` is multiplied by to give `value`, where both are multiples of one value."""
