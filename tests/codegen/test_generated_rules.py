@@ -75,7 +75,7 @@ def entry(plan: Plan, name: str = "conv_it") -> tuple[str, str]:
     """What a file says of a plan: the layer, and the kernel."""
     weights = 0 if plan.preparation is None else plan.preparation.bytes
     recorded = _Recorded(Written(plan.kernel, name), plan.shared_bytes, weights)
-    return _layer(plan.problem.layer), _kernel(plan.problem.layer, recorded, 0)
+    return _layer(plan.problem.layer), _kernel(plan.problem.layer, recorded, 0, {})
 
 
 def launch_in(file: Namespace, problem: Problem) -> Any:

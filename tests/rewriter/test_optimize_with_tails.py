@@ -64,7 +64,7 @@ def test_the_kernels_take_what_stands_behind(model_file: Write, capsys: pytest.C
     text = outcome.request.output.read_text()
     assert re.search(rf"^# +then {re.escape(PROGRAM)}$", text, re.MULTILINE)
     assert f"# In one kernel: {PROGRAM[:60]}" in text
-    assert "cuda_fused(self.up, x, tail=tail, modules=[self.norm])" in text
+    assert "cuda_fused(self.up, x, tail=tail, modules=[self.norm], reads=[], site=0)" in text
     (line,) = (number for number, each in enumerate(MODEL.splitlines()) if "torch.cat" in each)
     assert outcome.apart == (f"line {line}: around it stands `torch.cat([self.last(x), x[:, :3, 1:]], 2)`",)
     told = json.loads(json.dumps(to_dict(outcome)))
