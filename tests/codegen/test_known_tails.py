@@ -183,6 +183,33 @@ def test_two_tails_that_read_the_same(made: Made) -> None:
         assert close(call(ours, [x]), call(theirs, [x]))
 
 
+CHANGING_PLACES = """
+    import torch
+    from torch import nn
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up, self.a, self.b = nn.ConvTranspose2d(3, 3, 1), 0.5, torch.tensor([[[0.25]], [[2.0]], [[-1.0]]])
+        def forward(self, x):
+            return self.up(x) * self.a + self.b
+
+    def get_inputs():
+        return [torch.rand(2, 3, 4, 5)]
+"""
+
+
+def test_a_number_and_a_tensor_change_places(made: Made) -> None:
+    ours, theirs = made(CHANGING_PLACES).models()
+    x = torch.randn(2, 3, 4, 5)
+    for _ in range(2):
+        assert close(call(ours, [x]), call(theirs, [x]))
+    for module in (ours, theirs):
+        module.a, module.b = module.b, module.a  # type: ignore[assignment]
+    for _ in range(2):
+        assert close(call(ours, [x]), call(theirs, [x]))
+
+
 #: Of what a tail reads, what may not be left out.
 PLANTED = {
     "equal numbers": ("repr(value)]", "value]", ["a limit of another sign"]),

@@ -693,6 +693,7 @@ class _Tail:
             tensors += [getattr(module, name) for name in names]
         for value in self.reads or ():
             if isinstance(value, torch.Tensor):
+                said.append(torch.Tensor)
                 tensors.append(value)
             elif value is None or type(value) in (bool, int, float, str, torch.dtype, torch.device):
                 said += [type(value), repr(value)]  # equal numbers are not the same: 0.0 and -0.0, 1 and True
