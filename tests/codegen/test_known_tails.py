@@ -56,6 +56,11 @@ def same_tensor_twice(module: Any) -> None:
     module.gate = module.shift
 
 
+def a_function_for_a_module(module: Any) -> None:
+    del module.norm
+    module.norm = torch.abs
+
+
 #: What may be set between two calls, and whether the file's kernel still computes it.
 CHANGES: dict[str, tuple[Change, bool]] = {
     "nothing": (lambda module: None, True),
@@ -80,6 +85,7 @@ CHANGES: dict[str, tuple[Change, bool]] = {
     "a module's statistics": (set_to("norm.running_mean", torch.rand(6)), True),
     "a hook": (lambda module: module.norm.register_forward_hook(lambda module, given, y: y * 2), False),
     "another module": (set_to("norm", nn.Identity()), False),
+    "a function for a module": (a_function_for_a_module, False),
 }
 
 

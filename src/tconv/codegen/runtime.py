@@ -628,9 +628,10 @@ for _name in _OPERATORS.split():
 
 def _is_plain(module):
     """Whether calling a module on a `_Result`, and once more, changes nothing."""
+    if type(module) not in _POINTWISE:  # it need not be a module any more
+        return False
     hooked = _is_hooked(module) or module._forward_pre_hooks or "forward" in vars(module)
-    counts = module.training and hasattr(module, "num_batches_tracked")
-    return type(module) in _POINTWISE and not (hooked or counts)
+    return not (hooked or (module.training and hasattr(module, "num_batches_tracked")))
 
 
 # What tails were found to compute, by what they read: what is known of that, the calls, and which tensors they take.
