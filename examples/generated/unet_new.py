@@ -244,11 +244,11 @@ def _save(ctx, inputs, output):
     ctx.save_for_backward(x, weight)
     ctx.bias_sizes = None if bias is None else list(bias.shape)
 
-def _gradients(ctx, gradient):
+def _gradients(ctx, gradient, saved=None, needed=None):
     """Of input, weight and bias, and of the five options."""
     stride, padding, output_padding, groups, dilation = ctx.options
-    options = (stride, padding, dilation, True, output_padding, groups, list(ctx.needs_input_grad[:3]))
-    gradients = torch.ops.aten.convolution_backward(gradient, *ctx.saved_tensors, ctx.bias_sizes, *options)
+    options = (stride, padding, dilation, True, output_padding, groups, list((needed or ctx.needs_input_grad)[:3]))
+    gradients = torch.ops.aten.convolution_backward(gradient, *saved or ctx.saved_tensors, ctx.bias_sizes, *options)
     return (*gradients, None, None, None, None, None)
 
 class _ConvTranspose(torch.autograd.Function):
@@ -296,7 +296,7 @@ def _define(space):
     return defined
 
 # What torch.compile and dispatch modes see, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_31529e8b3f971997")
+_OPERATOR = _define("tconv_c0877a04d4cb44a7")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them

@@ -293,11 +293,11 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 def _gradients(ctx: Any, gradient: Tensor, wanted: Sequence[bool]) -> tuple[Tensor | None, ...]:
     """Of input, weight, bias, and the five arguments behind them."""
     input, weight = ctx.saved_tensors
-    found = _of_layer(gradient, input, weight, ctx.bias_sizes, ctx.arguments, wanted)
+    found = layer_gradients(gradient, input, weight, ctx.bias_sizes, ctx.arguments, wanted)
     return (*found, None, None, None, None, None)
 
 
-def _of_layer(
+def layer_gradients(
     gradient: Tensor,
     input: Tensor,
     weight: Tensor,
@@ -305,18 +305,12 @@ def _of_layer(
     arguments: Sequence[Any],
     wanted: Sequence[bool],
 ) -> tuple[Tensor | None, ...]:
+    """Of input, weight and bias of a batched call, those that are wanted, by the gradient of what the layer gives."""
     stride, padding, output_padding, groups, dilation = arguments
     found: tuple[Tensor | None, ...] = torch.ops.aten.convolution_backward(
         gradient, input, weight, bias_sizes, stride, padding, dilation, True, output_padding, groups, list(wanted)
     )
     return found
-
-
-def layer_gradients(
-    route: Route, gradient: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None, wanted: Sequence[bool]
-) -> tuple[Tensor | None, ...]:
-    """Of input, weight and bias of a batched call, those that are wanted, by that of what the layer gives."""
-    return _of_layer(gradient, input, weight, None if bias is None else list(bias.shape), route.arguments, wanted)
 
 
 class _ConvTranspose(torch.autograd.Function):

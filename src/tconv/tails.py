@@ -139,8 +139,8 @@ def _run(
     operands: Sequence[Tensor],
 ) -> Tensor:
     """The batched result, with a gradient if one is asked for."""
-    tensors = [t for t in (input, weight, bias, *operands) if t is not None]
-    if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+    tensors = (input, weight, bias, *operands)
+    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
         result: Tensor = _Fused.apply(route, traced, shape, input, weight, bias, *operands)  # type: ignore[no-untyped-call]
         return result
     return ops.run_with_tail(route, input, weight, bias, operands)
@@ -197,7 +197,8 @@ def _known(
             operator, numbers = BY_RESULT[known.function]
             of_layer = getattr(torch.ops.aten, operator)(gradient, result, *numbers)
         of_layer = of_layer if known.factor == 1 else of_layer * known.factor
-    yield from ops.layer_gradients(route, of_layer, input, weight, bias, needed[:3])
+    bias_sizes = None if bias is None else list(bias.shape)
+    yield from ops.layer_gradients(of_layer, input, weight, bias_sizes, route.arguments, needed[:3])
     for operand, shape, source, need in zip(operands, route.operand_shapes, known.sources, needed[3:], strict=True):
         if source is None or not need:
             yield None

@@ -728,12 +728,9 @@ class _Fuser:
 
         None where it takes parts or views of them: such tensors are others at each call.
         """
-        nodes = [chain.expression, *chain.statements, *([chain.last] if chain.last else [])]
-        inner = set(ast.walk(chain.layer))
         region = {chain.name, *(target.id for target in map(_target, chain.statements) if target is not None)}
         found: list[str] = []
-        names = [n for node in nodes for n in ast.walk(node) if isinstance(n, ast.Name) and n not in inner]
-        for name in sorted(names, key=place_of):
+        for name in sorted((n for n in _behind(chain) if isinstance(n, ast.Name)), key=place_of):
             if name.id in region or not isinstance(name.ctx, ast.Load):
                 continue
             read: ast.expr = name
@@ -750,9 +747,7 @@ class _Fuser:
 
     def _modules(self, chain: _Chain) -> list[str]:
         """The texts of the modules that a chain calls."""
-        nodes = [chain.expression, *chain.statements, *([chain.last] if chain.last else [])]
-        inner = set(ast.walk(chain.layer))
-        calls = [n for node in nodes for n in ast.walk(node) if isinstance(n, ast.Call) and n not in inner]
+        calls = [n for n in _behind(chain) if isinstance(n, ast.Call)]
         calls = [n for n in calls if self._names.dotted(n.func) is None and self._is_module(n)]
         return list(dict.fromkeys(self._text(n.func) for n in sorted(calls, key=place_of)))
 
@@ -798,6 +793,13 @@ class _Plain(ast.NodeTransformer):
         if node.value is None or not isinstance(node.target, ast.Name):
             return node
         return ast.copy_location(ast.Assign([node.target], node.value), node)
+
+
+def _behind(chain: _Chain) -> Iterator[ast.AST]:
+    """The nodes of what stands behind a layer's call."""
+    inner = set(ast.walk(chain.layer))
+    for part in (chain.expression, *chain.statements, *([chain.last] if chain.last else [])):
+        yield from (node for node in ast.walk(part) if node not in inner)
 
 
 def _enclosed(text: str) -> str:

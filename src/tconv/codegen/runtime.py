@@ -270,11 +270,11 @@ def _save(ctx, inputs, output):
     ctx.bias_sizes = None if bias is None else list(bias.shape)
 
 
-def _gradients(ctx, gradient):
+def _gradients(ctx, gradient, saved=None, needed=None):
     """Of input, weight and bias, and of the five options."""
     stride, padding, output_padding, groups, dilation = ctx.options
-    options = (stride, padding, dilation, True, output_padding, groups, list(ctx.needs_input_grad[:3]))
-    gradients = torch.ops.aten.convolution_backward(gradient, *ctx.saved_tensors, ctx.bias_sizes, *options)
+    options = (stride, padding, dilation, True, output_padding, groups, list((needed or ctx.needs_input_grad)[:3]))
+    gradients = torch.ops.aten.convolution_backward(gradient, *saved or ctx.saved_tensors, ctx.bias_sizes, *options)
     return (*gradients, None, None, None, None, None)
 
 
@@ -745,6 +745,7 @@ class _Fused(torch.autograd.Function):
         y = _run(launch, x, weight, bias, *operands)
         ctx.save_for_backward(x, weight, bias, *operands, y if tailed.keeps else None)
         ctx.layer, ctx.options, ctx.tailed, ctx.steps = layer, options, tailed, steps
+        ctx.bias_sizes = None if bias is None else list(bias.shape)
         return y
 
     @staticmethod
@@ -787,10 +788,7 @@ def _known_gradients(ctx, gradient, needed, saved, y):
             part, factor = gradient if source[0] == "given" else of_layer, source[1]
             part = (part.sum(over) if over else part).reshape(operands[place].shape)
             found[place] = part if factor == 1 else part * factor
-    stride, padding, output_padding, groups, dilation = ctx.options
-    options = (stride, padding, dilation, True, output_padding, groups, list(needed[:3]))
-    bias_sizes = None if bias is None else list(bias.shape)
-    return (*torch.ops.aten.convolution_backward(of_layer, x, weight, bias_sizes, *options), *found)
+    return (*_gradients(ctx, of_layer, (x, weight), needed)[:3], *found)
 
 
 # ---- where programs are computed

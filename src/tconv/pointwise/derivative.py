@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from tconv.errors import InvalidProgram
-from tconv.pointwise.functions import CUBIC, FUNCTIONS, Value, exponentials_of_mish, pow, where
+from tconv.pointwise.functions import CUBIC, FUNCTIONS, SELU, Value, exponentials_of_mish, pow, where
 from tconv.pointwise.operations import OPERATIONS
 from tconv.pointwise.program import SUM, Builder, Operand, Program
 
@@ -166,8 +166,8 @@ class Tape:
             taken = [number for number, value in enumerate(given.args) if isinstance(value, Value)]
 
             def gradients(g: Value, r: Value) -> list[Value | None]:
-                parts = rule(g, r, *plain)
-                return [parts[number] for number in taken]
+                parts = dict(enumerate(rule(g, r, *plain)))
+                return [parts.get(number) for number in taken]
 
             values = [self.followed(given.args[number]) for number in taken]
             return self.wrote(_Step(name, gradients, values, function(*plain)))
@@ -280,26 +280,19 @@ def _relu(g: Value, r: Value, input: Value) -> Sequence[Value | None]:
 
 
 def _leaky_relu(g: Value, r: Value, input: Value, slope: float) -> Sequence[Value | None]:
-    return (where(input > 0, g, g * slope), None)
+    return (where(input > 0, g, g * slope),)
 
 
 def _prelu(g: Value, r: Value, input: Value, weight: Value | float) -> Sequence[Value | None]:
     return where(input > 0, g, g * weight), where(input > 0, 0, g * input)
 
 
-def _elu(g: Value, r: Value, input: Value, *factors: float) -> Sequence[Value | None]:
-    alpha, scale, input_scale = (*factors, *(1.0,) * (3 - len(factors)))
+def _elu(
+    g: Value, r: Value, input: Value, alpha: float, scale: float = 1.0, input_scale: float = 1.0
+) -> Sequence[Value | None]:
     exponential = _times(input, input_scale).call("exp")
     negative = _times(g * exponential, alpha * scale * input_scale)
-    return (where(input <= 0, negative, _times(g, scale)), None, None, None)
-
-
-def _celu(g: Value, r: Value, input: Value, alpha: float) -> Sequence[Value | None]:
-    return _elu(g, r, input, alpha, 1.0, 1 / alpha)
-
-
-def _selu(g: Value, r: Value, input: Value) -> Sequence[Value | None]:
-    return _elu(g, r, input, 1.6732632423543772848170429916717, 1.0507009873554804934193349852946)
+    return (where(input <= 0, negative, _times(g, scale)),)
 
 
 def _clamp(
@@ -320,7 +313,7 @@ def _clamp(
 
 
 def _hardtanh(g: Value, r: Value, input: Value, low: float, high: float) -> Sequence[Value | None]:
-    return (_between(g, input, low, high), None, None)
+    return (_between(g, input, low, high),)
 
 
 def _between(g: Value, input: Value, low: float, high: float) -> Value:
@@ -335,24 +328,24 @@ def _hardswish(g: Value, r: Value, input: Value) -> Sequence[Value | None]:
 
 def _softplus(g: Value, r: Value, input: Value, beta: float, threshold: float) -> Sequence[Value | None]:
     scaled = _times(input, beta)
-    return (where(scaled > threshold, g, g * scaled.call("sigmoid")), None, None)
+    return (where(scaled > threshold, g, g * scaled.call("sigmoid")),)
 
 
 def _gelu(g: Value, r: Value, input: Value, approximate: str) -> Sequence[Value | None]:
     if approximate == "none":
         below = 0.5 * (1 + (input * math.sqrt(0.5)).call("erf"))
         density = (input * input * -0.5).call("exp") * (1 / math.sqrt(2 * math.pi))
-        return (g * (below + input * density), None)
+        return (g * (below + input * density),)
     slope, square = math.sqrt(2 / math.pi), input * input
     tanh = (slope * (input + CUBIC * (input * square))).call("tanh")
     rising = 0.5 * input * (1 - tanh * tanh) * (slope * (1 + 3 * CUBIC * square))
-    return (g * (0.5 * (1 + tanh) + rising), None)
+    return (g * (0.5 * (1 + tanh) + rising),)
 
 
 def _pow(g: Value, r: Value, input: Value, exponent: Value | float) -> Sequence[Value | None]:
     number = input.builder.node(exponent.place).what if isinstance(exponent, Value) else exponent
     assert isinstance(number, float | int)
-    return (g * 0 if number == 0 else _times(g, number) if number == 1 else g * (number * pow(input, number - 1)), None)
+    return (g * 0 if number == 0 else g if number == 1 else g * (number * pow(input, number - 1)),)
 
 
 def _silu(g: Value, r: Value, input: Value) -> Sequence[Value | None]:
@@ -369,7 +362,7 @@ def _mish(g: Value, r: Value, input: Value) -> Sequence[Value | None]:
 
 
 #: Of functions whose gradients do not follow from those of their operations: at kinks, or where these overflow. They
-#: take all of the function's arguments.
+#: take all of the function's arguments, and give the gradients of the first ones, which are tensors.
 _FUNCTIONS: Mapping[str, Callable[..., Sequence[Value | None]]] = MappingProxyType(
     {
         "relu": _relu,
@@ -377,10 +370,10 @@ _FUNCTIONS: Mapping[str, Callable[..., Sequence[Value | None]]] = MappingProxyTy
         "leaky_relu": _leaky_relu,
         "prelu": _prelu,
         "elu": _elu,
-        "celu": lambda g, r, input, alpha: (*_celu(g, r, input, alpha)[:1], None),
-        "selu": lambda g, r, input: _selu(g, r, input)[:1],
+        "celu": lambda g, r, input, alpha: _elu(g, r, input, alpha, 1.0, 1 / alpha),
+        "selu": lambda g, r, input: _elu(g, r, input, *SELU),
         "clamp": _clamp,
-        "clamp_min": lambda g, r, input, min: _clamp(g, r, input, min, None)[:2],
+        "clamp_min": lambda g, r, input, min: _clamp(g, r, input, min, None),
         "clamp_max": lambda g, r, input, max: _clamp(g, r, input, None, max)[::2],
         "hardtanh": _hardtanh,
         "hardsigmoid": lambda g, r, input: (where(input > -3, where(input < 3, g * (1 / 6), 0), 0),),
@@ -391,6 +384,6 @@ _FUNCTIONS: Mapping[str, Callable[..., Sequence[Value | None]]] = MappingProxyTy
         "pow": _pow,
         "silu": _silu,
         "mish": _mish,
-        "tanh": lambda g, r, input: (g * (1 - r * r),),
+        "tanh": _OPERATIONS["tanh"],  # that of a softplus is written otherwise
     }
 )

@@ -15,6 +15,8 @@ from tconv.pointwise.program import Builder, Program
 
 #: Of GELU by tanh.
 CUBIC = 0.044715
+#: Of SELU: alpha and scale.
+SELU = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
 #: Beyond this, the factor of Mish is 1 in float64 as well, and the square of an exponential still a number.
 _MISH_IS_LINEAR = 20.0
 
@@ -119,7 +121,7 @@ def celu(input: Value, alpha: float = 1.0) -> Value:
 
 
 def selu(input: Value) -> Value:
-    return elu(input, 1.6732632423543772848170429916717, 1.0507009873554804934193349852946)
+    return elu(input, *SELU)
 
 
 def gelu(input: Value, approximate: str = "none") -> Value:
