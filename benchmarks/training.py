@@ -34,7 +34,9 @@ class Training:
     """A model that is trained on the same inputs, step by step."""
 
     def __init__(self, model: nn.Module, inputs: Sequence[Tensor], called: Callable[..., Any] | None = None) -> None:
-        self.model, self._inputs, self._called = model, inputs, called or model
+        self.model, self._inputs = model, inputs
+        # Not "or": a compiled module has no truth value.
+        self._called = model if called is None else called
         self._optimizer = torch.optim.SGD(model.parameters(), _RATE)
         self._incoming: Tensor | None = None
 
