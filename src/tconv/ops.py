@@ -58,7 +58,7 @@ class Route:
         aligned: the kernel reads its input and its weights 16 bytes at a time.
         operand_shapes: of what the layer's program reads.
         layout: of the weights that the kernel takes; empty where it takes them as they are.
-        others: by programs, what runs these behind the layer instead, on the same tile.
+        others: by programs and batch sizes, what runs these behind the layer instead, on the same tile.
     """
 
     plan: Plan
@@ -72,19 +72,20 @@ class Route:
     aligned: bool = False
     operand_shapes: tuple[tuple[int, ...], ...] = ()
     layout: str = ""
-    others: dict[str, Route] = field(default_factory=dict, compare=False, repr=False)
+    others: dict[tuple[str, int], Route] = field(default_factory=dict, compare=False, repr=False)
 
-    def with_tail(self, tail: str) -> Route:
-        """The route of the same call with another program behind the layer."""
-        if tail not in self.others:
-            problem, kernel = self.plan.problem, self.plan.kernel
+    def with_tail(self, tail: str, batch: int | None = None) -> Route:
+        """The route of the same call with another program behind the layer, of all samples or so many of them."""
+        problem, kernel = self.plan.problem, self.plan.kernel
+        key = (tail, batch or problem.batch)
+        if key not in self.others:
             plan = replace(
                 self.plan,
-                problem=replace(problem, layer=replace(problem.layer, tail=tail)),
+                problem=replace(problem, batch=key[1], layer=replace(problem.layer, tail=tail)),
                 kernel=replace(kernel, layer=replace(kernel.layer, tail=tail)),
             )
-            self.others[tail] = _route_of(plan, self.device, self.memory_format, self.copies)
-        return self.others[tail]
+            self.others[key] = _route_of(plan, self.device, self.memory_format, self.copies)
+        return self.others[key]
 
 
 #: By metadata of the call; None where PyTorch's operator runs.

@@ -17,11 +17,13 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from tconv import ops
 from tconv.dispatch import passing_mode
 from tconv.errors import InvalidProgram
-from tconv.pointwise.derivative import BY_RESULT, Gradient
+from tconv.pointwise.derivative import BY_RESULT, Computed, Gradient
 from tconv.pointwise.graph import Reader
 
 _log = logging.getLogger("tconv")
 _MOST_TRACED = 256
+#: Of what is summed for a gradient, so many bytes are there at once.
+_SUMMED_BYTES = 128 * 2**20
 #: In evaluation, a scale and a shift of each channel.
 _DECOMPOSED = (
     torch.ops.aten.native_batch_norm,
@@ -184,29 +186,67 @@ class _Fused(torch.autograd.Function):
 def _known(
     ctx: Any, gradient: Tensor, needed: Sequence[bool], saved: Sequence[Any], result: Tensor | None
 ) -> Iterator[Tensor | None]:
-    """The gradients of input, weight, bias and operands, by a kernel or from the result."""
+    """The gradients of input, weight, bias and operands, by kernels or from the result: those that are needed."""
     input, weight, bias, *operands = saved
     route, known = ctx.route, ctx.traced.gradient
-    if known.function is None:
-        read = [operands[place] for place in known.reads]
-        behind = route.with_tail(known.program.text)
-        of_layer = ops.run_with_tail(behind, input, weight, bias, [*read, gradient])
+    sources = [source if need else None for source, need in zip(known.sources, needed[3:], strict=True)]
+    of_layer = gradient
+    if any(needed[:3]) or any(source and source[0] == "layer" for source in sources):
+        of_layer = _of_layer(route, known, saved, gradient, result)
+    if any(needed[:3]):
+        bias_sizes = None if bias is None else list(bias.shape)
+        yield from ops.layer_gradients(of_layer, input, weight, bias_sizes, route.arguments, needed[:3])
     else:
-        of_layer = gradient
-        if known.function:
-            operator, numbers = BY_RESULT[known.function]
-            of_layer = getattr(torch.ops.aten, operator)(gradient, result, *numbers)
-        of_layer = of_layer if known.factor == 1 else of_layer * known.factor
-    bias_sizes = None if bias is None else list(bias.shape)
-    yield from ops.layer_gradients(of_layer, input, weight, bias_sizes, route.arguments, needed[:3])
-    for operand, shape, source, need in zip(operands, route.operand_shapes, known.sources, needed[3:], strict=True):
-        if source is None or not need:
+        yield from (None, None, None)
+    for operand, shape, source in zip(operands, route.operand_shapes, sources, strict=True):
+        if source is None:
             yield None
             continue
-        of_what, factor = source
-        part = (of_layer if of_what == "layer" else gradient).sum_to_size(shape).reshape(operand.shape)
+        if isinstance(source, Computed):
+            part = _summed(route, source, saved, gradient, shape)
+        else:
+            of_what, factor = source
+            part = (of_layer if of_what == "layer" else gradient).sum_to_size(shape)
+            part = part if factor == 1 else part * factor
         # A number on the CPU goes with tensors of any device.
-        yield (part if factor == 1 else part * factor).to(operand.device)
+        yield part.reshape(operand.shape).to(operand.device, operand.dtype)
+
+
+def _of_layer(
+    route: ops.Route, known: Gradient, saved: Sequence[Any], gradient: Tensor, result: Tensor | None
+) -> Tensor:
+    """The gradient of the layer's result."""
+    if known.function is None:
+        return _computed(route, known.of_sum, saved, gradient)
+    if known.function:
+        operator, numbers = BY_RESULT[known.function]
+        gradient = getattr(torch.ops.aten, operator)(gradient, result, *numbers)
+    return gradient if known.factor == 1 else gradient * known.factor
+
+
+def _computed(route: ops.Route, part: Computed, saved: Sequence[Any], gradient: Tensor) -> Tensor:
+    """A gradient that a program gives, for each of the layer's outputs."""
+    input, weight, bias, *operands = saved
+    behind = route.with_tail(part.program.text, input.shape[0])
+    return ops.run_with_tail(behind, input, weight, bias, [*(operands[place] for place in part.reads), gradient])
+
+
+def _summed(route: ops.Route, part: Computed, saved: Sequence[Any], gradient: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """The same, summed to that shape: in slices of the batch, so that what is summed takes little memory."""
+    if shape == route.output_shape:
+        return _computed(route, part, saved, gradient)
+    input, weight, bias, *operands = saved
+    # A number on the CPU, or one of an axis less, has no samples.
+    operands = [t.reshape(like) for t, like in zip(operands, route.operand_shapes, strict=True)]
+    samples = max(1, _SUMMED_BYTES // (gradient[:1].numel() * gradient.element_size()))
+    sums = []
+    for first in range(0, input.shape[0], samples):
+        own = slice(first, first + samples)
+        of_slice = [t[own] if t.shape[0] > 1 else t for t in operands]
+        found = _computed(route, part, (input[own], weight, bias, *of_slice), gradient[own])
+        wide = torch.promote_types(found.dtype, torch.float32)
+        sums.append(found.sum(tuple(range(2, found.dim())), keepdim=True, dtype=wide))
+    return torch.cat(sums).sum_to_size(shape)
 
 
 def result_shape(dims: int, input: Tensor, weight: Tensor, arguments: tuple[Any, ...]) -> tuple[int, ...] | None:

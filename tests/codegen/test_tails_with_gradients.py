@@ -56,12 +56,18 @@ KINKS = {
     "torch.where(y > 0.5, y * 2, y)": [0.5],
     "1.5 - y * 3 / 2": [0.5],
 }
-#: Tails whose gradients are known: what the file launches in a backward pass for each of its layers.
-KNOWN = {
+#: Tails whose gradients are known: what the programs have that the file launches in a backward pass.
+KNOWN: dict[str, list[str]] = {
     "F.mish(self.up(x) + self.shift) * 2 + skip": ["exp"],
-    "torch.clamp(self.up(x) * gate, min=-0.5) / 2": None,  # the gate has a gradient of its own
+    "torch.clamp(self.up(x) * gate, min=-0.5) / 2": ["* sample0", "* y"],
+    "F.prelu(self.up(x), self.shift.flatten())": ["y > 0, output1", "output0 * y"],
+    "torch.sigmoid(self.up(x)) * skip * self.all": [
+        "* ((1 - t0) * t0)",
+        "* scalar0 * sigmoid(y)",
+        "* (sigmoid(y) * output0)",
+    ],
     "torch.clamp(self.up(x) - skip, min=-0.5) / 2": ["where"],
-    "F.gelu(torch.clamp(self.up(x) + 0.5, max=0.7)) * 2": ["erf", "where"],
+    "F.gelu(torch.clamp(self.up(x) + 0.5, max=0.7)) * 2": ["erf"],
     "F.leaky_relu(self.up(x) + gate, 0.2)": ["where"],
     "torch.relu(self.up(x) * 0.5 + self.shift + skip)": [],
     "torch.tanh(gate - self.up(x))": [],
@@ -135,20 +141,24 @@ GIVEN: dict[str, Callable[[], list[Tensor]]] = {
     OF_ITS_INPUT: lambda: [torch.randn(2, 3, 4, 5)],
     JOINED: lambda: [torch.randn(2, 5, 4, 5), torch.randn(2, 3, 9, 11)],
 }
+#: Whether what backward launches computes something behind the layer.
+BACKWARD = {BLOCK: [False], CONSTANTS: [True], SEQUENCE: [False], OF_ITS_INPUT: [True, True, True], JOINED: [False]}
 IDS = ["block", "constants", "sequence", "of its input", "joined"]
 
 
 @pytest.mark.parametrize("text", GIVEN, ids=IDS)
 def test_gradients_are_pytorchs(made: Made, text: str) -> None:
     file = made(text, ("float64",))
-    found = []
+    found, launches = [], [0]
     for module, given in pair(file, GIVEN[text]()):
         with silent():
             result = module(*given)
-        forward = len(file.launches)
+        launches.append(len(file.launches))
         found.append((result, torch.autograd.grad(weighted(result), wanted(module, given), allow_unused=True)))
-    assert any(file.programs[:forward]), "the kernel computes what is behind the layer"
-    assert all(program == "" for program in file.programs[forward:]), "for gradients the layer alone"
+    forward, backward = file.programs[: launches[1]], file.programs[launches[1] :]
+    assert any(forward), "the kernel computes what is behind the layer"
+    # What is behind it in evaluation alone is left to PyTorch then, behind the layer alone.
+    assert [bool(program) for program in backward] == BACKWARD[text]
     (mine, ours), (other, theirs) = found
     assert close(weighted(mine), weighted(other), 1e-9)
     for one, another in zip(ours, theirs, strict=True):
@@ -176,9 +186,8 @@ def test_known_gradients_are_those_of_a_kernel_or_of_the_result(made: Made, body
     file = made(OF_KNOWN.replace("BODY", body), ("float64",))
     assert_close(*both(file, inputs()), 1e-9)
     forward, *backward = file.programs
-    words = KNOWN[body]
-    assert forward and backward == [""] if words is None else len(backward) == bool(words)
-    assert all(word in program for program in backward for word in words or ())
+    assert forward
+    assert all(word in program for word, program in zip(KNOWN[body], backward, strict=True)), backward
 
 
 @pytest.mark.parametrize("body", KNOWN)
@@ -209,10 +218,28 @@ def test_known_gradients_in_16_bits_are_as_near_as_pytorchs(made: Made, dtype: t
                 assert (mine - right).square().mean() <= allowed, body
 
 
+def test_what_is_summed_is_computed_in_slices_of_the_batch(made: Made) -> None:
+    file = made(OF_KNOWN.replace("BODY", "F.mish(self.up(x)) * self.all * skip * gate * self.shift"), ("float64",))
+    file.ours["_SUMMED_BYTES"] = 2 * 6 * 8 * 10 * 8
+    assert_close(*both(file, [torch.cat([each, each, each[:1]]) for each in inputs()]), 1e-9)
+    batches = [launch.batch for launch in file.launches]
+    assert sorted(batches) == sorted([5, 5, 5] + 3 * [2, 2, 1]), "forward, the layer's and the skip's; others in slices"
+
+
 def test_only_wanted_gradients_are_computed(made: Made) -> None:
     """Of what the tail reads alone, where the layer is frozen; of the weight alone."""
-    file = made(OF_KNOWN.replace("BODY", "F.mish(self.up(x) + self.shift) * 2 + skip"), ("float64",))
-    for wanted_names in (["shift"], ["up.weight"], ["up.bias"], ["up.bias", "shift"]):
+    added = made(OF_KNOWN.replace("BODY", "F.mish(self.up(x) + self.shift) * 2 + skip"), ("float64",))
+    scaled = made(OF_KNOWN.replace("BODY", "F.prelu(self.up(x), self.shift.flatten())"), ("float64",))
+    for file, wanted_names, launched in (
+        (added, ["shift"], 1),
+        (added, ["up.weight"], 1),
+        (added, ["up.bias"], 1),
+        (added, ["up.bias", "shift"], 1),
+        (scaled, ["shift"], 1),
+        (scaled, ["up.bias"], 1),
+        (scaled, ["up.bias", "shift"], 2),
+    ):
+        before = len(file.launches)
         found = []
         for module, given in pair(file, inputs()):
             for name, parameter in module.named_parameters():
@@ -221,6 +248,7 @@ def test_only_wanted_gradients_are_computed(made: Made) -> None:
             values = [each.detach() for each in given]
             found.append(list(torch.autograd.grad(weighted(module(*values)), of)))
         assert_close(*found, 1e-9)
+        assert len(file.launches) - before == 1 + launched
 
 
 def test_a_result_that_is_written_to_is_refused_where_its_gradient_follows_from_it(made: Made) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from tconv.errors import InvalidProgram
 from tconv.pointwise import derivative
 from tconv.pointwise.calls import gradient_of, known_gradient
-from tconv.pointwise.derivative import Gradient, Source, Tape
+from tconv.pointwise.derivative import Computed, Gradient, Source, Tape
 from tconv.pointwise.evaluate import evaluate
 from tconv.pointwise.functions import Value
 from tconv.pointwise.operations import OPERATIONS
@@ -40,7 +40,11 @@ def theirs(function: Callable[..., Tensor], tensors: Sequence[Tensor], incoming:
 
 
 def ours(gradient: Gradient, y: Tensor, operands: Sequence[Tensor], incoming: Tensor) -> Tensor:
-    return evaluate(gradient.program, y, [*(operands[number] for number in gradient.reads), incoming])
+    return computed(gradient.of_sum, y, operands, incoming)
+
+
+def computed(part: Computed, y: Tensor, operands: Sequence[Tensor], incoming: Tensor) -> Tensor:
+    return evaluate(part.program, y, [*(operands[number] for number in part.reads), incoming])
 
 
 def of_function(name: str, *arguments: Any, **named: Any) -> Gradient:
@@ -125,11 +129,14 @@ def test_the_gradient_of_where_goes_to_the_branch_that_is_taken() -> None:
     g = torch.full_like(y, math.inf)
     (expected,) = theirs(lambda y: torch.where(y > z, y, z), [y], g)
     assert_equal(ours(gradient, y, [z], g), expected)
-    assert gradient.sources == (None,) and not gradient.complete
+    (source,) = gradient.sources
+    assert isinstance(source, Computed)
+    (expected,) = theirs(lambda z: torch.where(y > z, y, z), [z], g)
+    assert_equal(computed(source, y, [z], g), expected)
 
 
 LAYER, GIVEN = ("layer", 1.0), ("given", 1.0)
-#: Tails with what they compute, and whence the gradients of their operands come, "" where they are of other programs.
+#: Tails with what they compute, and whence the gradients of their operands come, "" where programs give them.
 TAILS: dict[str, tuple[Callable[..., Tensor], tuple[Source | Literal[""] | None, ...]]] = {
     "t0 = add(y, output0); t1 = relu(t0); add(t1, output1)": (lambda y, a, b: torch.relu(y + a) + b, (LAYER, GIVEN)),
     "t0 = sub(y, output0); t1 = mul(t0, t0); mul(t1, output1)": (
@@ -165,8 +172,7 @@ TAILS: dict[str, tuple[Callable[..., Tensor], tuple[Source | Literal[""] | None,
 def test_the_gradients_of_a_tail_are_pytorchs(calls: str) -> None:
     function, sources = TAILS[calls]
     gradient = gradient_of(calls)
-    assert gradient.sources == tuple(each or None for each in sources)
-    assert gradient.complete == ("" not in sources)
+    assert ["" if isinstance(each, Computed) else each for each in gradient.sources] == list(sources)
     generator = torch.Generator().manual_seed(0)
     y, incoming, *operands = (
         torch.randn(2, 3, 50, generator=generator, dtype=torch.float64) for _ in range(2 + len(sources))
@@ -177,11 +183,14 @@ def test_the_gradients_of_a_tail_are_pytorchs(calls: str) -> None:
     of_layer = ours(gradient, y.detach(), [t.detach() for t in operands], incoming)
     assert found[0] is not None
     assert_equal(of_layer, found[0])
-    for source, expected in zip(sources, found[1:], strict=True):
-        if source:
+    for source, expected in zip(gradient.sources, found[1:], strict=True):
+        if source is not None:
             assert expected is not None
+        if isinstance(source, Computed):
+            assert_equal(computed(source, y.detach(), [t.detach() for t in operands], incoming), expected)
+        elif source is not None:
             assert_equal((of_layer if source[0] == "layer" else incoming) * source[1], expected)
-        elif source is None:
+        else:
             assert expected is None
 
 

@@ -25,7 +25,7 @@ from tconv.codegen.rewrite import FORWARD, Rewritten
 from tconv.kernels import source as kernel_source
 from tconv.planner import FAMILIES, Kernel, Plan
 from tconv.pointwise.calls import known_gradient
-from tconv.pointwise.derivative import BY_RESULT
+from tconv.pointwise.derivative import BY_RESULT, Computed, Gradient, Source
 from tconv.pointwise.program import parse
 from tconv.problem import TF32, Layer, Problem
 from tconv.sandbox.behind import FUSED, POINTWISE
@@ -45,9 +45,10 @@ _RELATIVE = re.compile(r"^[ \t]*from[ \t]*\.", re.MULTILINE)
 _DERIVED = re.compile(rf"{FORWARD}, [\w.]+")
 #: A class for layers: of those that the model does not name only what is built elsewhere needs any.
 _CLASS = re.compile(r"^(Cuda\w+) = _on_cuda\(.*\n", re.MULTILINE)
-_TAILS, _PROGRAMS, _SEQUENCES = (
+_TAILS, _PROGRAMS, _SCALES, _SEQUENCES = (
     "where tails are fused",
     "where programs are computed",
+    "where tensors scale",
     "where sequences are fused",
 )
 #: Where the text begins by which tails are handed to layers, and what stands behind it.
@@ -120,7 +121,7 @@ class PlannedLayer:
         types: the same two of each further element type that was asked for.
         tails: what becomes of its outputs in the model as it is built.
         in_evaluation: the same in evaluation mode, where that is another one.
-        backward: what becomes of them in the backward passes of both.
+        backward: what becomes of them in backward passes through those.
     """
 
     name: str
@@ -227,6 +228,8 @@ def generate(
             "_LEFT = ()\n": _tuple_of("_LEFT", [f'"{name}"' for name in left]),
         }
     )
+    gradients = [_gradient(*each, constants) for each in tails.programs.items()]
+    sources = [source for each in gradients if each is not None for source in each.sources]
     # The text may hand tails to layers all of which are left to PyTorch.
     tailed = any(layer.behind for layer in planned) or f"{FUSED}(" in source.body
     called = any(layer.called for layer in layers)
@@ -237,6 +240,7 @@ def generate(
         "where weights are prepared": any(kernel_source.prepares_weights(each.kernel.family) for each in kernels),
         _TAILS: tailed,
         _PROGRAMS: bool(programs),
+        _SCALES: any(isinstance(each, Computed) for each in sources),
         _SEQUENCES: bool(programs) and bool(tails.modules),
     }
     runtime = only(runtime, wanted)
@@ -331,7 +335,7 @@ def _header(layers: Sequence[PlannedLayer], model: str) -> str:
         if not layer.left:
             rows += [("", "", f"{use}: {plan_words(plan)}") for use, plan in layer.variants.items() if use]
             rows += [("", "", each.describe()) for each in layer.behind if not each.backward]
-            rows += [("", "", "backward: the gradient of its result by the same kernel")] * bool(layer.backward)
+            rows += [("", "", "backward: gradients by the same kernel")] * bool(layer.backward)
     widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
     model_line, kernels_line = _LINES
     lines = [
@@ -471,18 +475,25 @@ def _operands(text: str) -> str:
     return str(tuple(operand.name for operand in parse(text).operands)).replace("'", '"')
 
 
-def _tailed(calls: str, program: str, constants: Mapping[str, str]) -> str:
-    """What is recorded of calls: their program, and whence gradients come behind it.
+def _gradient(calls: str, program: str, constants: Mapping[str, str]) -> Gradient | None:
+    """The gradient of calls with that program; None where the file has not all kernels for it.
 
-    Of a layer that is left to PyTorch there is no kernel with the program, and none for gradients.
+    Of a layer that is left to PyTorch there is none.
     """
-    words = [constants.get(program, _string(program, 8))]
     gradient = known_gradient(calls) if program in constants else None
-    if gradient is not None and (gradient.function is not None or gradient.program.text in constants):
-        words += [f"sources={gradient.sources}".replace("'", '"')] * bool(gradient.sources)
+    return gradient if gradient is not None and all(text in constants for text in gradient.programs) else None
+
+
+def _tailed(calls: str, program: str, constants: Mapping[str, str]) -> str:
+    """What is recorded of calls: their program, and whence gradients come behind it."""
+    words = [constants.get(program, _string(program, 8))]
+    gradient = _gradient(calls, program, constants)
+    if gradient is not None:
+        sources = [_source(each, constants) for each in gradient.sources]
+        words += [f"sources=({', '.join(sources)}{',' * (len(sources) == 1)})"] * bool(sources)
         if gradient.function is None:
-            words += [f"backward={constants[gradient.program.text]}"]
-            words += [f"reads={gradient.reads}"] * bool(gradient.reads)
+            words += [f"backward={constants[gradient.of_sum.program.text]}"]
+            words += [f"reads={gradient.of_sum.reads}"] * bool(gradient.of_sum.reads)
         else:
             words += [f"slope=lambda gradient, y: {_slope(gradient.function, gradient.factor)}"]
             words += ["keeps=True"] * bool(gradient.function)
@@ -490,6 +501,13 @@ def _tailed(calls: str, program: str, constants: Mapping[str, str]) -> str:
     if len(line) < _ENTRY and "\n" not in line:
         return line
     return f"{_string(calls)}: _Tailed(\n" + "".join(f"        {word},\n" for word in words) + "    )"
+
+
+def _source(source: Source | None, constants: Mapping[str, str]) -> str:
+    """What is recorded of whence a gradient comes: of which one and how many times, or a program and what it reads."""
+    if isinstance(source, Computed):
+        return f"({constants[source.program.text]}, {source.reads})"
+    return str(source).replace("'", '"')
 
 
 def _slope(function: str, factor: float) -> str:

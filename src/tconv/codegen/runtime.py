@@ -48,7 +48,8 @@ _PROGRAMS = {}
 # With the gradient that comes in, that of the layer's result follows: by the program `backward`, which is computed
 # behind the layer again and reads `reads` of the tail's tensors and then that gradient; or by `slope`, of that gradient
 # and, if it is kept for that, what forward gave. The gradient of each of the tail's tensors is the sum of so many times
-# "layer", the gradient of the layer's result, or "given", the one that comes in; None where it has none.
+# "layer", the gradient of the layer's result, or "given", the one that comes in; or of what another such program gives,
+# of which these two stand there; None where it has none.
 _Tailed = namedtuple("_Tailed", "program sources backward reads slope keeps", defaults=((), "", (), None, False))
 _CALLS = {}
 # Classes of modules that are called there, with what their results depend on: numbers and such, and tensors.
@@ -770,28 +771,65 @@ _apply_fused = super(torch.autograd.Function, _Fused).apply
 
 
 def _known_gradients(ctx, gradient, needed, saved, y):
-    """Those of a layer and of what stands behind it, by a kernel or from the result; None where neither is known."""
+    """Those of a layer and of what stands behind it, by kernels or from the result; None where they are not known."""
     x, weight, bias, *operands = saved
-    tailed = ctx.tailed
-    if tailed.slope:
-        of_layer = tailed.slope(gradient, y)
-    else:
-        launch = _wanted((x, weight, bias), ctx.options, tailed.backward) if tailed.backward else None
-        if launch is None:
-            return None
-        of_layer = _run(launch, x, weight, bias, *(operands[place] for place in tailed.reads), gradient)
-    found = [None] * len(operands)
-    for place, (name, source) in enumerate(zip(_PROGRAMS[tailed.program], tailed.sources)):
-        if needed[3 + place] and source:
+    tailed, of_layer, found = ctx.tailed, gradient, [None] * len(operands)
+    sources = [source if need else None for source, need in zip(tailed.sources, needed[3:])]
+    if not (tailed.backward or tailed.slope):
+        return None
+    if any(needed[:3]) or any(source and source[0] == "layer" for source in sources):
+        if tailed.slope:
+            of_layer = tailed.slope(gradient, y)
+        else:
+            launch = _wanted((x, weight, bias), ctx.options, tailed.backward)
+            if launch is None:
+                return None
+            of_layer = _run(launch, x, weight, bias, *(operands[place] for place in tailed.reads), gradient)
+    for place, (name, source) in enumerate(zip(_PROGRAMS[tailed.program], sources)):
+        if source:
+            of, factor = source
+            part = gradient if of == "given" else of_layer
+            # ---- where programs are computed
+            # ---- where tensors scale
+            if of not in ("given", "layer"):
+                part, factor = _sums(ctx, of, factor, saved, gradient, name), 1
+                if part is None:
+                    return None
+            # ---- where tensors scale
+            # ---- where programs are computed
             kept = {"ou": range(x.dim()), "sa": (0, 1), "ch": (1,), "sc": ()}[name[:2]]
             over = [axis for axis in range(x.dim()) if axis not in kept]
-            part, factor = gradient if source[0] == "given" else of_layer, source[1]
             part = (part.sum(over) if over else part).reshape(operands[place].shape)
-            found[place] = part if factor == 1 else part * factor
-    return (*_gradients(ctx, of_layer, (x, weight), needed)[:3], *found)
+            found[place] = (part if factor == 1 else part * factor).to(x.dtype)
+    of_inputs = _gradients(ctx, of_layer, (x, weight), needed)[:3] if any(needed[:3]) else (None, None, None)
+    return (*of_inputs, *found)
 
 
 # ---- where programs are computed
+# ---- where tensors scale
+# Of what is summed for a gradient, so many bytes are there at once.
+_SUMMED_BYTES = 2**27
+
+
+def _sums(ctx, program, reads, saved, gradient, name):
+    """The gradient that a program gives of a tensor of that name, summed along rows and columns where it has one value
+    for them, in slices of the batch."""
+    x, weight, bias, *operands = saved
+    whole, parts, names = name.startswith("ou"), [], _PROGRAMS[ctx.tailed.program]
+    samples = len(x) if whole else max(1, _SUMMED_BYTES // (gradient[0].numel() * gradient.element_size()))
+    for first in range(0, len(x), samples):
+        own = slice(first, first + samples)
+        of_part = [t[own] if names[place][:2] in ("ou", "sa") else t for place, t in enumerate(operands)]
+        launch = _wanted((x[own], weight, bias), ctx.options, program)
+        if launch is None:
+            return None
+        part = _run(launch, x[own], weight, bias, *(of_part[place] for place in reads), gradient[own])
+        wide = torch.promote_types(part.dtype, torch.float32)
+        parts.append(part if whole else part.sum(list(range(2, x.dim())), keepdim=True, dtype=wide))
+    return torch.cat(parts)
+
+
+# ---- where tensors scale
 # ---- where tails are fused
 def _fused(tensors, options, tail, autocast):
     """The result with `tail` behind it, by one kernel; None where there is none."""

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tconv.errors import InvalidProgram
-from tconv.pointwise.derivative import Gradient, Tape
+from tconv.pointwise.derivative import Followed, Gradient, Tape
 from tconv.pointwise.functions import FUNCTIONS, Value
 from tconv.pointwise.functions import where as where_value
 from tconv.pointwise.program import KINDS, SUM, Program
@@ -49,12 +49,11 @@ def gradient_of(calls: str) -> Gradient:
 
 @lru_cache(maxsize=256)
 def known_gradient(calls: str) -> Gradient | None:
-    """The same; None where the language has none, or where that of an operand is another program's."""
+    """The same; None where the language has none."""
     try:
-        found = gradient_of(calls)
+        return gradient_of(calls)
     except InvalidProgram:
         return None
-    return found if found.complete else None
 
 
 def known_calls() -> frozenset[str]:
@@ -119,8 +118,8 @@ class _Calls:
 
 def _batch_norm(
     input: Value,
-    running_mean: Value | None,
-    running_var: Value | None,
+    running_mean: Followed | None,
+    running_var: Followed | None,
     weight: Value | None = None,
     bias: Value | None = None,
     training: bool = False,
@@ -129,6 +128,8 @@ def _batch_norm(
 ) -> Value:
     if training or running_mean is None or running_var is None:
         raise InvalidProgram("batch_norm takes the statistics of the batch; in evaluation it takes the running ones")
+    # PyTorch has no gradient of statistics.
+    running_mean, running_var = (each.tape.detached(each) for each in (running_mean, running_var))
     inverse = (running_var + eps).call("rsqrt")
     normal = (input - running_mean) * (inverse if weight is None else weight * inverse)
     return normal if bias is None else normal + bias

@@ -19,9 +19,22 @@ from tconv.pointwise.functions import CUBIC, FUNCTIONS, SELU, Value, exponential
 from tconv.pointwise.operations import OPERATIONS
 from tconv.pointwise.program import SUM, Builder, Operand, Program
 
+
+class Computed(NamedTuple):
+    """A gradient that a program gives, of another one's sum y and operands and of the gradient of its result.
+
+    Args:
+        program: the last of its operands is the gradient of the result.
+        reads: which of the other one's operands it reads, in this order, before that last one.
+    """
+
+    program: Program
+    reads: tuple[int, ...]
+
+
 #: Of what an operand's gradient is the sum: of so many times the gradient of the layer's result, or of that of what
-#: stands behind it.
-Source = tuple[Literal["layer", "given"], float]
+#: stands behind it; or of what a program gives.
+Source = tuple[Literal["layer", "given"], float] | Computed
 #: Functions that PyTorch differentiates by their results, so that it keeps these: its operators for that, of the
 #: gradient of the result, the result, and these numbers.
 BY_RESULT: Mapping[str, tuple[str, tuple[int, ...]]] = MappingProxyType(
@@ -35,22 +48,24 @@ class Gradient(NamedTuple):
     """Gradients of a program's sum y and of its operands, where the gradient of its result is known.
 
     Args:
-        program: gives that of y, of the program's own y and operands and of the gradient of the result, which is the
-            last operand.
-        reads: which of the program's operands it reads, in this order, before that last one.
+        of_sum: that of y.
         sources: for each operand, of what its gradient is the sum; None where no gradient reaches the operand.
-        complete: the gradient of each operand is one of these sums; if not, None stands for others, too.
         function: the last function, where y's gradient follows from the result by PyTorch's formula of this function
             and a factor; "" where it is the factor times the gradient of the result; else None.
         factor: of `function`.
     """
 
-    program: Program
-    reads: tuple[int, ...]
+    of_sum: Computed
     sources: tuple[Source | None, ...]
-    complete: bool
     function: str | None
     factor: float
+
+    @property
+    def programs(self) -> tuple[str, ...]:
+        """The texts of all that it takes."""
+        of_sum = (self.of_sum,) if self.function is None else ()
+        computed = (*of_sum, *(each for each in self.sources if isinstance(each, Computed)))
+        return tuple(dict.fromkeys(each.program.text for each in computed))
 
 
 class _Step(NamedTuple):
@@ -147,12 +162,10 @@ class Tape:
         if of_sum is None:
             raise InvalidProgram("no gradient reaches the layer's result")
         factor = self._ratio(of_sum, behind)
-        program, reads = self._renumbered(of_sum, len(operands))
         of_operands = [found.get(self.builder.operand(*each)) for each in operands]
         sources = tuple(None if each is None else self._source(each, of_sum, given) for each in of_operands)
-        complete = all(each is None or source for each, source in zip(of_operands, sources, strict=True))
         function = None if factor is None else name
-        return Gradient(program, reads, sources, complete, function, 1.0 if factor is None else factor)
+        return Gradient(self._computed(of_sum, given), sources, function, 1.0 if factor is None else factor)
 
     def _ruled(self, name: str) -> Callable[..., Value]:
         """A function that has a rule of its own, instead of those of its operations."""
@@ -174,13 +187,13 @@ class Tape:
 
         return called
 
-    def _source(self, value: Value, of_sum: Value, given: Value) -> Source | None:
+    def _source(self, value: Value, of_sum: Value, given: Value) -> Source:
         of_given, of_layer = self._ratio(value, given), self._ratio(value, of_sum)
         if of_given is not None:
             return "given", of_given
         # Where 16 bits hold the layer's only, they hold nothing of a much larger one.
         near = of_layer is not None and 1 / _NEAR <= abs(of_layer) <= _NEAR
-        return ("layer", of_layer) if of_layer is not None and near else None
+        return ("layer", of_layer) if of_layer is not None and near else self._computed(value, given)
 
     def _ratio(self, value: Value, other: Value) -> float | None:
         """What `other` is multiplied by to give `value`, where both are multiples of one value."""
@@ -203,8 +216,8 @@ class Tape:
                 return place, factor
             place = node.arguments[0]
 
-    def _renumbered(self, result: Value, given: int) -> tuple[Program, tuple[int, ...]]:
-        """The program of a value, its operands numbered from 0 on; and the numbers that they had, without `given`."""
+    def _computed(self, result: Value, given: Value) -> Computed:
+        """A value by a program of its own, whose operands are numbered from 0 on; `given` is the last of all."""
         wanted, pending = set[int](), [result.place]
         while pending:
             place = pending.pop()
@@ -223,7 +236,9 @@ class Tape:
                 copies[place] = own.sum()
             else:
                 copies[place] = own.call(node.what, *(copies[argument] for argument in node.arguments))
-        return own.program(copies[result.place]), tuple(number for number in read if number != given)
+        last = self.builder.node(given.place).what
+        assert isinstance(last, Operand) and read[-1:] == [last.number], "a gradient hangs on that of the result"
+        return Computed(own.program(copies[result.place]), tuple(read[:-1]))
 
 
 def _times(value: Value, factor: float) -> Value:

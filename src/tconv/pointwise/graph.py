@@ -91,12 +91,11 @@ class Reader:
         return self._values[result].program()
 
     def gradient(self, result: Node) -> Gradient | None:
-        """The gradient of that program; None where the language has none, or where an operand has one of its own."""
+        """The gradient of that program; None where the language has none."""
         try:
-            found = self._tape.gradient(self._values[result])
+            return self._tape.gradient(self._values[result])
         except InvalidProgram:
             return None
-        return found if found.complete else None
 
     def _argument(self, argument: Any) -> Any:
         if not isinstance(argument, Node):

@@ -119,7 +119,7 @@ def plan_layers(
             tuple(tuple(planned[problem]) for planned in further if problem in planned),
             _behind(traced.tails, programs) or (Behind(),),
             _behind(traced.in_evaluation, programs),
-            _backward((*traced.tails, *traced.in_evaluation), programs),
+            _backward(traced.tails, programs),
             traced.compiled,
         )
         for traced, problem, reason in zip(trace.layers, asked, left, strict=True)
@@ -153,10 +153,13 @@ def _behind(noted: Sequence[str], programs: Mapping[str, str]) -> tuple[Behind, 
 
 
 def _backward(noted: Sequence[str], programs: Mapping[str, str]) -> tuple[Behind, ...]:
-    """The programs of gradients behind a layer, where they do not follow from what forward gave."""
+    """The programs of gradients behind a layer, where they do not follow from what forward gave.
+
+    A model that is built to train takes none in evaluation, as a rule: there PyTorch differentiates its tails.
+    """
     gradients = [known_gradient(calls) for calls, _ in map(parted, noted) if programs.get(calls)]
-    known = [each.program.text for each in gradients if each is not None and each.function is None]
-    return tuple(Behind(text, backward=True) for text in dict.fromkeys(known))
+    texts = [text for each in gradients if each is not None for text in each.programs]
+    return tuple(Behind(text, backward=True) for text in dict.fromkeys(texts))
 
 
 def build(
