@@ -2,7 +2,7 @@
 #
 # ModelNew is the model file's Model, with its transposed convolutions on the CUDA kernels in this file.
 # torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.
-# The model file begins at line 546, the kernels at line 638.
+# The model file begins at line 545, the kernels at line 637.
 #
 #   ups.0.up  2-D 512→256 k2 s2 bias tf32  wgmma: 128 blocks of 384, 217792 bytes of shared memory
 #                                          any size: wgmma: 96 blocks of 384, 215664 bytes of shared memory
@@ -296,7 +296,7 @@ def _define(space):
     return defined
 
 # What torch.compile and dispatch modes see, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_c0877a04d4cb44a7")
+_OPERATOR = _define("tconv_55bdc2e0878eb9bb")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them
@@ -421,7 +421,7 @@ def _watched():
 class _Tail:
     """What stands behind a layer: a function of its result, and tensors beside that result in a concatenation."""
 
-    def __init__(self, function, modules, before, behind, reads=None, site=None):
+    def __init__(self, function, modules, before, behind, reads=(), site=None):
         self.function, self.modules, self.before, self.behind = function, modules, before, behind
         self.reads, self.site = reads, site
 
@@ -444,12 +444,11 @@ class _Tail:
             for part in (*self.before, *self.behind)
         )
 
-def cuda_fused(layer, *inputs, tail=None, modules=(), before=(), behind=(), reads=None, site=None, **options):
+def cuda_fused(layer, *inputs, tail=None, modules=(), before=(), behind=(), reads=(), site=None, **options):
     """Equal to ``torch.cat([*before, tail(layer(*inputs)), *behind], 1)``: in one kernel where this file has one.
 
-    The tail calls those modules; where none is given, they are called in a row. Where the file has no kernel for that,
-    it runs behind the layer. If `reads` is all that the tail of this `site` reads beside them, what the tail calls is
-    noted once for each: it runs no more.
+    The tail calls those modules; where none is given, they are called in a row. `reads` is all that the tail of this
+    `site` reads beside them. Where the file has no kernel for that, the tail runs behind the layer.
     """
     tail = _Tail(tail, modules, before, behind, reads, site)
     if _OPERATOR is not None and torch.compiler.is_compiling():  # compilers see PyTorch's operators behind the layer

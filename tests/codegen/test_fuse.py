@@ -416,9 +416,11 @@ def test_the_text_says_what_is_computed(tmp_path: Path) -> None:
             "reads=[], site=0",
         ),
         ("return self.act(self.up(x)) + skip", "reads=[skip], site=0"),
-        # Parts and views of tensors are others at each call.
-        ("return self.up(x) + skip[:, :, :8]", ""),
-        ("return self.up(x) + self.scale.view(1, -1, 1, 1)", ""),
+        ("return self.up(x) + skip[:, :, :8]", "reads=[skip[:, :, :8]], site=0"),
+        ("return self.up(x) + skip[:, :, : LIMITS[1]]", "reads=[skip[:, :, : LIMITS[1]]], site=0"),
+        ("return self.up(x) + self.scale.view(1, -1, 1, 1)", "reads=[self.scale.view(1, -1, 1, 1)], site=0"),
+        ("return self.up(x) * LIMITS[0] + skip.detach()", "reads=[LIMITS[0], skip.detach()], site=0"),
+        ("y = self.up(x)\ny = torch.relu(y)\nskip = y + skip\nreturn skip * 2", "reads=[skip], site=0"),
         ("return self.act(self.up(x))", ""),  # of modules in a row all is known
     ],
 )
@@ -426,7 +428,7 @@ def test_what_a_tail_reads_is_handed_over(tmp_path: Path, body: str, reads: str 
     """Names and attributes, numbers and tensors: by them it is known again."""
     path = written(tmp_path, "\n        ".join(["", *body.split("\n")]))
     text = path.read_text().replace(
-        "class Model", "LIMIT = 0.1\n\n\nclass Deep(nn.Module):\n    number = 2.0\n\n\nclass Model", 1
+        "class Model", "LIMIT, LIMITS = 0.1, [0.1, 8]\n\n\nclass Deep(nn.Module):\n    number = 2.0\n\n\nclass Model", 1
     )
     text = text.replace(
         "        self.scale",
@@ -441,6 +443,21 @@ def test_what_a_tail_reads_is_handed_over(tmp_path: Path, body: str, reads: str 
     assert fused.text is not None, fused.apart
     (call,) = (line for line in fused.text.splitlines() if "cuda_fused(" in line)
     assert call.endswith(f", {reads})") if reads else "reads" not in call and "site" not in call, call
+
+
+def test_what_is_another_number_each_time_it_is_read_stays(tmp_path: Path) -> None:
+    path = written(tmp_path, "\n        return self.up(x) * self.counted")
+    counted = """
+    @property
+    def counted(self):
+        self.count = getattr(self, "count", 0) + 1
+        return float(self.count)
+
+    def forward"""
+    path.write_text(path.read_text().replace("\n    def forward", counted, 1))
+    fused = fused_of(path)
+    assert "cuda_fused" not in (fused.text or "")
+    assert any("nothing that it reads tells what it calls" in reason for reason in fused.apart), fused.apart
 
 
 def test_lines_are_the_users(tmp_path: Path) -> None:

@@ -718,32 +718,44 @@ class _Fuser:
         if chain.joined is not None:
             for name, parts in (("before", chain.joined.before), ("behind", chain.joined.behind)):
                 words += [f"{name}=[{', '.join(map(self._text, parts))}]"] * bool(parts)
-        reads = self._reads(chain) if tail else None
-        words += [f"reads=[{', '.join(reads or [])}]"] * (reads is not None)
-        words += [f"site={len(self._sites)}"] * (self._numbered or reads is not None)
+        words += [f"reads=[{', '.join(self._reads(chain))}]"] * bool(tail)
+        words += [f"site={len(self._sites)}"] * (self._numbered or bool(tail))
         return f"{FUSED}({', '.join(words)})"
 
-    def _reads(self, chain: _Chain) -> list[str] | None:
-        """The names and attributes that a tail reads beside the layer's result, but for functions and modules it calls.
+    def _reads(self, chain: _Chain) -> list[str]:
+        """What a tail reads beside the layer's result, but for functions and modules that it calls.
 
-        None where it takes parts or views of them: such tensors are others at each call.
+        Names, attributes, and parts and views of these, as they are before the tail binds any name.
         """
         region = {chain.name, *(target.id for target in map(_target, chain.statements) if target is not None)}
-        found: list[str] = []
-        for name in sorted((n for n in _behind(chain) if isinstance(n, ast.Name)), key=place_of):
-            if name.id in region or not isinstance(name.ctx, ast.Load):
+        found, inside = list(chain.captured), set[ast.AST]()
+        names = (n for n in _behind(chain) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load))
+        for name in sorted(names, key=place_of):
+            if name.id in region or name in inside:
                 continue
-            read: ast.expr = name
-            while isinstance(around := self._parents[read], ast.Attribute):
-                read = around
+            read = self._part_or_view(name)
+            around = self._parents[read]
             called = isinstance(around, ast.Call) and around.func is read
-            of_torch = self._names.dotted(read) is not None or (called and read is name and name.id in _OF_NUMBERS)
-            if of_torch or (called and isinstance(around, ast.Call) and self._is_module(around)):
-                continue
-            if called or (isinstance(around, ast.Subscript) and around.value is read):
-                return None
-            found.append(self._text(read))
-        return None if chain.captured else list(dict.fromkeys(found))
+            if not called and self._names.dotted(read) is None:
+                found.append(self._text(read))
+                inside.update(ast.walk(read))
+        return list(dict.fromkeys(found))
+
+    def _part_or_view(self, name: ast.Name) -> ast.expr:
+        """The largest attribute, part or view of what a name holds; what is called, without the call."""
+        read: ast.expr = name
+        while True:
+            around = self._parents[read]
+            if isinstance(around, ast.Attribute):
+                call = self._parents[around]
+                read, around = around, call
+                if not (isinstance(call, ast.Call) and call.func is read):
+                    continue
+            is_part = isinstance(around, ast.Subscript) and around.value is read
+            is_view = isinstance(around, ast.Call) and around.func is read and getattr(read, "attr", "") in _VIEWS
+            if not ((is_part or is_view) and isinstance(around, ast.expr) and self._is_still(around, frozenset())):
+                return read
+            read = around
 
     def _modules(self, chain: _Chain) -> list[str]:
         """The texts of the modules that a chain calls."""

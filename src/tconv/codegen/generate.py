@@ -22,13 +22,14 @@ from tconv.codegen.loading import calls_its_own
 from tconv.codegen.marks import only, unmarked
 from tconv.codegen.names import Names
 from tconv.codegen.rewrite import FORWARD, Rewritten
+from tconv.codegen.spelled import spelled
 from tconv.kernels import source as kernel_source
 from tconv.planner import FAMILIES, Kernel, Plan
 from tconv.pointwise.calls import known_gradient
 from tconv.pointwise.derivative import BY_RESULT, Computed, Gradient, Source
 from tconv.pointwise.program import parse
 from tconv.problem import TF32, Layer, Problem
-from tconv.sandbox.behind import FUSED, POINTWISE
+from tconv.sandbox.behind import FUSED, POINTWISE, KnownTail
 from tconv.sandbox.model_file import ModelFileError
 from tconv.sandbox.source_scan import GENERATED_MARK
 from tconv.version import __version__
@@ -53,7 +54,7 @@ _TAILS, _PROGRAMS, _SCALES, _SEQUENCES = (
 )
 #: Where the text begins by which tails are handed to layers, and what stands behind it.
 _OF_TAILS = (
-    ("_COMPARISONS = ", "# ---- the modules ---"),
+    ("_CPU = ", "# ---- the modules ---"),
     ("class _Equal(", "class _CudaForward:"),
     ("class CudaSequential(", "CudaSequential.__name__"),
 )
@@ -73,6 +74,11 @@ _GPUS = {
     "mma": "tensor cores from 8.0 on",
     "wgmma": "tensor cores of Hopper, 9.0",
 }
+#: What tails call that autocast computes in float32, and gives in that.
+_IN_FLOAT = frozenset(
+    {"exp", "expm1", "log", "log1p", "pow", "reciprocal", "rsqrt", "rdiv", "softplus", "rtruediv"}
+    | {"special_expm1", "special_log1p"}
+)
 #: In the head, the lines at which they stand.
 _LINES = {"LINE OF THE MODEL": _MODEL_MARK, "LINE OF THE KERNELS": _TEXT_MARK}
 
@@ -175,10 +181,12 @@ class Tails:
     """What a file knows of the tails in its text.
 
     Args:
-        programs: by what tails call, as the file notes it.
+        known: those that it can tell of others, by what they read.
+        programs: by what tails call.
         modules: the classes of modules that they call, by their names in `torch.nn`.
     """
 
+    known: Sequence[KnownTail] = ()
     programs: Mapping[str, str] = field(default_factory=dict)
     modules: Sequence[str] = ()
 
@@ -215,6 +223,13 @@ def generate(
     places = _places(kernels)
     free = (each for each in map("_PROGRAM_{}".format, itertools.count(1)) if each not in source.module_names)
     constants = dict(zip(programs, free, strict=False))
+    known = [(each, tails.programs[each.calls]) for each in tails.known if each.calls in tails.programs]
+    again = {
+        calls: f"_behind_{number}"
+        for number, calls in enumerate(dict.fromkeys(each.calls for each, program in known if program), 1)
+    }
+    types = {plan.kernel.layer.dtype for layer in planned for plans in layer.groups for plan in plans}
+    tailed = [_tailed(each, program, again.get(each.calls, ""), constants, types) for each, program in known]
     entries = [_entry(layer, of_layer, places, constants) for layer, of_layer in recorded.items()]
     runtime = _filled(
         {
@@ -223,7 +238,8 @@ def generate(
             "_RECORDED = {}\n": _dict_of("_RECORDED", entries),
             "_TEXTS = ()\n": "".join(f"{name} = {_string(text, 0)}\n" for text, name in constants.items()),
             "_PROGRAMS = {}\n": _dict_of("_PROGRAMS", [f"{constants[each]}: {_operands(each)}" for each in programs]),
-            "_CALLS = {}\n": _dict_of("_CALLS", [_tailed(*each, constants) for each in sorted(tails.programs.items())]),
+            "_BEHIND = ()\n": "\n".join(spelled(calls, name) for calls, name in again.items()),
+            "_TAILS = {}\n": _dict_of("_TAILS", tailed),
             "_POINTWISE = {}\n": _dict_of("_POINTWISE", list(map(_pointwise, tails.modules))),
             "_LEFT = ()\n": _tuple_of("_LEFT", [f'"{name}"' for name in left]),
         }
@@ -231,20 +247,20 @@ def generate(
     gradients = [_gradient(*each, constants) for each in tails.programs.items()]
     sources = [source for each in gradients if each is not None for source in each.sources]
     # The text may hand tails to layers all of which are left to PyTorch.
-    tailed = any(layer.behind for layer in planned) or f"{FUSED}(" in source.body
+    hands_over = any(layer.behind for layer in planned) or f"{FUSED}(" in source.body
     called = any(layer.called for layer in layers)
     wanted = {
         "where functions are called": called or "cuda_conv_transpose" in source.body,
         "where layers are built elsewhere": (built_elsewhere := bool(left) or _built_elsewhere(source)),
         "where layers are lazy": built_elsewhere or "CudaLazyConvTranspose" in source.body,
         "where weights are prepared": any(kernel_source.prepares_weights(each.kernel.family) for each in kernels),
-        _TAILS: tailed,
+        _TAILS: hands_over,
         _PROGRAMS: bool(programs),
         _SCALES: any(isinstance(each, Computed) for each in sources),
         _SEQUENCES: bool(programs) and bool(tails.modules),
     }
     runtime = only(runtime, wanted)
-    for argument, bare in (*(() if tailed else _TAIL_ARGUMENTS), *(() if programs else _PROGRAM_ARGUMENTS)):
+    for argument, bare in (*(() if hands_over else _TAIL_ARGUMENTS), *(() if programs else _PROGRAM_ARGUMENTS)):
         runtime = runtime.replace(argument, bare)
     runtime, _, text = runtime.partition(_KERNELS_MARK)
     if not built_elsewhere:
@@ -484,10 +500,18 @@ def _gradient(calls: str, program: str, constants: Mapping[str, str]) -> Gradien
     return gradient if gradient is not None and all(text in constants for text in gradient.programs) else None
 
 
-def _tailed(calls: str, program: str, constants: Mapping[str, str]) -> str:
-    """What is recorded of calls: their program, and whence gradients come behind it."""
+def _tailed(tail: KnownTail, program: str, again: str, constants: Mapping[str, str], types: set[str]) -> str:
+    """What is recorded of a tail: its program, and whence gradients come behind it.
+
+    Args:
+        again: the name of the function that says the same in PyTorch's operators.
+        types: of the file's layers.
+    """
     words = [constants.get(program, _string(program, 8))]
-    gradient = _gradient(calls, program, constants)
+    if program:
+        words += [f"operands={tail.operands}"] * bool(tail.operands)
+        words += [f"again={again}"]
+    gradient = _gradient(tail.calls, program, constants)
     if gradient is not None:
         sources = [_source(each, constants) for each in gradient.sources]
         words += [f"sources=({', '.join(sources)}{',' * (len(sources) == 1)})"] * bool(sources)
@@ -497,10 +521,15 @@ def _tailed(calls: str, program: str, constants: Mapping[str, str]) -> str:
         else:
             words += [f"slope=lambda gradient, y: {_slope(gradient.function, gradient.factor)}"]
             words += ["keeps=True"] * bool(gradient.function)
-    line = f"{_string(calls)}: _Tailed({', '.join(words)})"
+    words += ["wide=True"] * any(name in _IN_FLOAT for name in re.findall(r"\w+(?=\()", tail.calls))
+    if not types <= set(tail.types):
+        words += [f"types=({' '.join(f'torch.{dtype},' for dtype in tail.types)})"]
+    said = ", ".join(f'"{part}"' if isinstance(part, str) and '"' not in part else repr(part) for part in tail.said)
+    said = f"({said}{',' * (len(tail.said) == 1)})"
+    line = f"{said}: _Tailed({', '.join(words)})"
     if len(line) < _ENTRY and "\n" not in line:
         return line
-    return f"{_string(calls)}: _Tailed(\n" + "".join(f"        {word},\n" for word in words) + "    )"
+    return f"{said}: _Tailed(\n" + "".join(f"        {word},\n" for word in words) + "    )"
 
 
 def _source(source: Source | None, constants: Mapping[str, str]) -> str:

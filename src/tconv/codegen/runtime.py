@@ -43,15 +43,29 @@ _TEXTS = ()
 # The kernels of each layer, the fastest first.
 _RECORDED = {}
 # ---- where programs are computed
-# What each program reads; and the calls of PyTorch that say the same, as `_Result` notes them.
+# What each program reads.
 _PROGRAMS = {}
-# With the gradient that comes in, that of the layer's result follows: by the program `backward`, which is computed
-# behind the layer again and reads `reads` of the tail's tensors and then that gradient; or by `slope`, of that gradient
-# and, if it is kept for that, what forward gave. The gradient of each of the tail's tensors is the sum of so many times
-# "layer", the gradient of the layer's result, or "given", the one that comes in; or of what another such program gives,
-# of which these two stand there; None where it has none.
-_Tailed = namedtuple("_Tailed", "program sources backward reads slope keeps", defaults=((), "", (), None, False))
-_CALLS = {}
+# What stands behind layers, in PyTorch's operators: for gradients of gradients.
+_BEHIND = ()
+
+# What is known of what stands behind a layer:
+#   program    what the layer's kernel computes of the layer's result
+#   operands   which of the tensors that it reads are the program's
+#   again      the same in PyTorch's operators
+# and of gradients, where the one of its result is given:
+#   backward   the program of the gradient of the layer's result: of some of the operands, `reads`, and the given one
+#   slope      the same, as a function of the given one and of what forward gave; that is kept if it `keeps` it
+#   sources    of what the gradient of each operand is the sum. ("layer", 2.0): of twice the layer's; ("given", 1.0): of
+#              the given one; or of what another program like `backward` gives, and what that reads. None: it has none
+#   wide       some of it autocast computes in float32
+#   types      of the results for which it holds; empty for all
+_Tailed = namedtuple(
+    "_Tailed",
+    "program operands again sources backward reads slope keeps wide types",
+    defaults=((), None, (), "", (), None, False, False, ()),
+)
+# By what it reads, as `_Tail.read` says that.
+_TAILS = {}
 # Classes of modules that are called there, with what their results depend on: numbers and such, and tensors.
 _POINTWISE = {}
 # ---- where programs are computed
@@ -462,127 +476,15 @@ cuda_conv_transpose3d = functools.partial(_conv_transpose, 3)
 
 # ---- where tails are fused
 # ---- where programs are computed
-_COMPARISONS = ("gt", "ge", "lt", "le", "eq", "ne")
+_CPU = torch.device("cpu")
 
 
-class _Notes(torch.overrides.TorchFunctionMode):
-    """What the lines behind a layer call, as text: ``t0 = add(y, channel0); t1 = min(t0, tensor(0.5)); t1``.
-
-    Tensors are called by what they have one value for: each output, each sample and channel, each channel, or all.
-    Where ``torch.tensor`` is given a number, none is made, as that would wait for the GPU: the number is in the text.
-    In `steps` are the same calls for `_computed`, with tensors by their numbers.
-    """
-
-    def __init__(self, shape, like):
-        self.shape, self.dtype, self.device = shape, like.dtype, like.device
-        self.calls, self.operands, self.steps = [], [], []
-
-    def of(self, tail):
-        with self:
-            last = tail(_Result(self, "y", typed=True))
-        typed = not isinstance(last, _Result) or last._typed
-        said = self.said(last) if typed else "?"
-        self.steps.append(("", None, (self.kept(last),), {}))
-        return "; ".join(self.calls + [said])
-
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        of_number = function is torch.tensor and len(args) == 1 and type(args[0]) in (bool, int, float)
-        if of_number and kwargs.keys() <= {"dtype", "device"} and self._reaches(kwargs.get("device")):
-            return self._number(args[0], kwargs.get("dtype"))
-        return function(*args, **kwargs)
-
-    def _reaches(self, device):
-        """Whether a tensor without axes that is made there can stand beside the result."""
-        return device == self.device or torch.empty(0, device=device).device in (self.device, torch.device("cpu"))
-
-    def _number(self, value, dtype):
-        """Stands for the tensor of a number, as PyTorch takes it beside the result: rounded to both types."""
-        dtype = dtype or {bool: torch.bool, int: torch.int64}.get(type(value), torch.get_default_dtype())
-        if not dtype == self.dtype == torch.float32:  # to which the kernel rounds by itself
-            value = torch.tensor(value, dtype=dtype, device="cpu").to(self.dtype).item()
-        return _Result(self, f"tensor({value!r})", cast=dtype != self.dtype, number=_Number(value, dtype))
-
-    def call(self, called, function, args, kwargs):
-        """Notes a call of a function by that name, a method where it is None."""
-        name, result = called.strip("_"), f"t{len(self.calls)}"
-        in_place = kwargs.get("inplace", False) or (called.endswith("_") and not called.startswith("__"))
-        if called.startswith("__i"):
-            name, in_place = name[1:], True
-        by_channel = name in ("batch_norm", "prelu")  # their tensors have one value for each
-        said = [self.said(value, by_channel) for value in args]
-        said += [f"{key}={self.said(value, by_channel)}" for key, value in kwargs.items()]
-        values = (*args, *kwargs.values())
-        typed = any(map(self._is_typed, values))
-        if not typed and name not in _COMPARISONS and any(map(self._is_float, values)):
-            # Of bits and such numbers, the type that is set for these.
-            typed = self.dtype == torch.float32 == torch.get_default_dtype() and not any(map(self._is_cast, values))
-            said = said if typed else ["?"]
-        self.calls.append(f"{result} = {name}({', '.join(said)})")
-        if function is None or called.endswith("_"):  # what changes nothing in place gives the same
-            own = f"__{name}__" if called.startswith("__") else name
-            function = getattr(torch.Tensor, own, getattr(nn.functional, own, None))
-        kept = {key: self.kept(value) for key, value in kwargs.items() if key != "inplace"}
-        self.steps.append((result, function, tuple(map(self.kept, args)), kept))
-        if in_place and isinstance(args[0], _Result):
-            args[0]._name = result
-            return args[0]
-        return _Result(self, result, typed=typed and name not in _COMPARISONS)
-
-    def _is_typed(self, value):
-        return value._typed if isinstance(value, _Result) else getattr(value, "dtype", None) == self.dtype
-
-    def _is_cast(self, value):
-        return isinstance(value, _Result) and value._cast
-
-    def _is_float(self, value):
-        return type(value) is float or (isinstance(value, _Result) and value._name.startswith("tensor("))
-
-    def kept(self, value):
-        """A value for `steps`."""
-        if isinstance(value, _Result):
-            return value._number or _Value(value._name)
-        place = next((n for n, operand in enumerate(self.operands) if operand is value), None)
-        return value if place is None else _Value(place)
-
-    def said(self, value, by_channel=False):
-        if isinstance(value, _Result):
-            return value._name
-        if not isinstance(value, torch.Tensor):
-            return repr(value) if value is None or isinstance(value, (bool, int, float, str)) else "?"
-        shape = tuple(value.shape)
-        if by_channel:
-            kind = {1: "scalar", self.shape[1]: "channel"}.get(value.numel())
-        else:
-            kind = _kind((1,) * (len(self.shape) - len(shape)) + shape, self.shape)
-        if kind is None or value.dtype != self.dtype or value.device != self.device:
-            return "?"
-        number = next((n for n, operand in enumerate(self.operands) if operand is value), len(self.operands))
-        self.operands[number:] = self.operands[number:] or [value]
-        return f"{kind}{number}"
-
-
-# A value of a call that is noted: a result by its name, a tensor by its place, or a tensor of a number.
-_Value = namedtuple("_Value", "name")
-_Number = namedtuple("_Number", "value dtype")
-
-
-def _computed(steps, y, operands):
-    """What noted calls give of a layer's result and of such tensors."""
-    values = {"y": y, **dict(enumerate(operands))}
-
-    def value(kept):
-        if type(kept) is _Number:
-            return torch.tensor(kept.value, dtype=kept.dtype, device=y.device)
-        return values[kept.name] if type(kept) is _Value else kept
-
-    for result, function, args, kwargs in steps[:-1]:
-        values[result] = function(*map(value, args), **{key: value(each) for key, each in kwargs.items()})
-    return value(steps[-1][2][0])
-
-
+@functools.lru_cache(maxsize=4096)
 def _kind(shape, of):
     """What a tensor of that shape has one value for, beside a result of the shape `of`; None if of nothing."""
+    if len(shape) == 1 and shape[0] == of[1] != 1:  # as the parameters of modules have them
+        return "vector"
+    shape = (1,) * (len(of) - len(shape)) + shape
     if shape == of:
         return "output"
     if len(shape) > len(of):
@@ -594,49 +496,12 @@ def _kind(shape, of):
     return "channel" if shape[0] == 1 else "sample"
 
 
-class _Result:
-    """Stands for a layer's result in the lines behind it, for what they make of that, and for tensors of a number.
-
-    Beside what is `typed`, of the result's type and with axes, a number of another type is `cast` to that. Of a
-    comparison and numbers alone the numbers' types decide: what they give is not the result's type, or float32.
-    """
-
-    def __init__(self, notes, name, typed=False, cast=False, number=None):
-        self._notes, self._name, self._typed, self._cast, self._number = notes, name, typed, cast, number
-
-    @classmethod
-    def __torch_function__(cls, function, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        noted = next(value for value in (*args, *kwargs.values()) if isinstance(value, _Result))
-        return noted._notes.call(function.__name__, function, args, kwargs)
-
-    def __getattr__(self, name):
-        if callable(getattr(torch.Tensor, name, None)):
-            return functools.partial(self._call, name)
-        return getattr(self._notes, name)  # shape, dtype, device
-
-    def _call(self, method, *args, **kwargs):
-        return self._notes.call(method, None, (self, *args), kwargs)
-
-    def dim(self):
-        return len(self._notes.shape)
-
-
-_OPERATORS = "add radd iadd sub rsub isub mul rmul imul truediv rtruediv itruediv pow neg gt ge lt le eq ne"
-for _name in _OPERATORS.split():
-    setattr(_Result, f"__{_name}__", functools.partialmethod(_Result._call, f"__{_name}__"))
-
-
 def _is_plain(module):
-    """Whether calling a module on a `_Result`, and once more, changes nothing."""
+    """Whether calling a module computes what is recorded of its class, and nothing else."""
     if type(module) not in _POINTWISE:  # it need not be a module any more
         return False
     hooked = _is_hooked(module) or module._forward_pre_hooks or "forward" in vars(module)
     return not (hooked or (module.training and hasattr(module, "num_batches_tracked")))
-
-
-# What tails were found to compute, by what they read: what is known of that, the calls, and which tensors they take.
-_KNOWN = {}
 
 
 # ---- where programs are computed
@@ -661,7 +526,7 @@ def _watched():
 class _Tail:
     """What stands behind a layer: a function of its result, and tensors beside that result in a concatenation."""
 
-    def __init__(self, function, modules, before, behind, reads=None, site=None):
+    def __init__(self, function, modules, before, behind, reads=(), site=None):
         self.function, self.modules, self.before, self.behind = function, modules, before, behind
         self.reads, self.site = reads, site
 
@@ -687,34 +552,39 @@ class _Tail:
     # ---- where tails are fused
     # ---- where programs are computed
     def read(self, shape, like):
-        """What says which calls it makes of a layer's result, or None where nothing does; and the tensors it reads."""
-        said, tensors = [self.site, shape, like.dtype, like.device, torch.get_default_dtype()], []
+        """In words, all that decides what it calls of a layer's result, of a shape and like a tensor; None where no
+        words do. And the tensors that it reads."""
+        said, tensors, values = [self.site], [], []
         for module in self.modules:
             numbers, names = _POINTWISE[type(module)]
-            said += [type(module), *(getattr(module, name) for name in numbers)]
-            tensors += [getattr(module, name) for name in names]
-        for value in self.reads or ():
+            said.append(f"{type(module).__name__}({', '.join(repr(getattr(module, name)) for name in numbers)})")
+            values += [getattr(module, name) for name in names]
+        for value in (*values, *self.reads):
             if isinstance(value, torch.Tensor):
-                said.append(torch.Tensor)
-                tensors.append(value)
-            elif value is None or type(value) in (bool, int, float, str, torch.dtype, torch.device):
-                said += [type(value), repr(value)]  # equal numbers are not the same: 0.0 and -0.0, 1 and True
+                kind = _kind(tuple(value.shape), shape)
+                if kind is None or value.dtype != like.dtype or value.device != like.device:
+                    return None, ()
+                place = next((n for n, tensor in enumerate(tensors) if tensor is value), len(tensors))
+                tensors[place:] = tensors[place:] or [value]
+                said.append(f"{kind}{place}")  # of one that is there twice the calls are others
+            elif value is None or type(value) in (bool, int, float, str, torch.dtype):
+                said.append(repr(value))  # equal numbers are not the same: 0.0 and -0.0, 1 and True
+            elif type(value) is torch.device and torch.empty(0, device=value).device in (like.device, _CPU):
+                said.append("device")
             else:
                 return None, ()
-        # Of one that is there twice the calls are others.
-        places = {id(tensor): place for place, tensor in reversed(list(enumerate(tensors)))}
-        said += [t if t is None else (t.shape, t.dtype, t.device, places[id(t)]) for t in tensors]
+        if torch.get_default_dtype() != torch.float32:  # of bits and numbers alone
+            said.append(repr(torch.get_default_dtype()))
         return tuple(said), tensors
 
 
 # ---- where programs are computed
 # ---- where tails are fused
-def cuda_fused(layer, *inputs, tail=None, modules=(), before=(), behind=(), reads=None, site=None, **options):
+def cuda_fused(layer, *inputs, tail=None, modules=(), before=(), behind=(), reads=(), site=None, **options):
     """Equal to ``torch.cat([*before, tail(layer(*inputs)), *behind], 1)``: in one kernel where this file has one.
 
-    The tail calls those modules; where none is given, they are called in a row. Where the file has no kernel for that,
-    it runs behind the layer. If `reads` is all that the tail of this `site` reads beside them, what the tail calls is
-    noted once for each: it runs no more.
+    The tail calls those modules; where none is given, they are called in a row. `reads` is all that the tail of this
+    `site` reads beside them. Where the file has no kernel for that, the tail runs behind the layer.
     """
     tail = _Tail(tail, modules, before, behind, reads, site)
     if _OPERATOR is not None and torch.compiler.is_compiling():  # compilers see PyTorch's operators behind the layer
@@ -739,32 +609,32 @@ def cuda_fused(layer, *inputs, tail=None, modules=(), before=(), behind=(), read
 # ---- where programs are computed
 class _Fused(torch.autograd.Function):
     """A layer and what stands behind it, in one kernel, and so their gradients where that is known. Else the layer is
-    computed again, and what stands behind it by the calls that were noted: numbers and modes may be others by then."""
+    computed again, and what stood behind it then, in PyTorch's operators."""
 
     @staticmethod
-    def forward(ctx, launch, layer, options, tailed, steps, x, weight, bias, *operands):
+    def forward(ctx, launch, layer, options, tailed, x, weight, bias, *operands):
         y = _run(launch, x, weight, bias, *operands)
         ctx.save_for_backward(x, weight, bias, *operands, y if tailed.keeps else None)
-        ctx.layer, ctx.options, ctx.tailed, ctx.steps = layer, options, tailed, steps
+        ctx.layer, ctx.options, ctx.tailed = layer, options, tailed
         ctx.bias_sizes = None if bias is None else list(bias.shape)
         return y
 
     @staticmethod
     def backward(ctx, gradient):
-        again, needed = torch.is_grad_enabled(), ctx.needs_input_grad[5:]  # again: of these gradients, too
+        again, needed = torch.is_grad_enabled(), ctx.needs_input_grad[4:]  # again: of these gradients, too
         *saved, y = ctx.saved_tensors
         found = None if again else _known_gradients(ctx, gradient, needed, saved, y)
         if found is not None:
-            return (None, None, None, None, None, *found)
+            return (None, None, None, None, *found)
         with torch.enable_grad(), torch.autocast(gradient.device.type, enabled=False):
             # Views, as one tensor may be several of these.
             given = [t if t is None else t.view_as(t) if again else t.detach() for t in saved]
             wanted = [t for t, need in zip(given, needed) if need]
             for t in () if again else wanted:
                 t.requires_grad_()
-            y = _computed(ctx.steps, _apply(*given[:3], ctx.options, ctx.layer), given[3:])
+            y = ctx.tailed.again(_apply(*given[:3], ctx.options, ctx.layer), *given[3:])
         found = iter(torch.autograd.grad(y, wanted, gradient, create_graph=again, allow_unused=True))
-        return (None, None, None, None, None, *(next(found) if need else None for need in needed))
+        return (None, None, None, None, *(next(found) if need else None for need in needed))
 
 
 _apply_fused = super(torch.autograd.Function, _Fused).apply
@@ -842,8 +712,8 @@ def _fused(tensors, options, tail, autocast):
     asked = (x.device, x.dtype, x.shape, weight.shape, None if bias is None else bias.shape, options)
     # ---- where tails are fused
     # ---- where programs are computed
-    tailed, operands, steps = _program_of(tail, layer, x)
-    if autocast is not None and any(step[1].__name__.strip("_") in _IN_FLOAT for step in steps[:-1]):
+    tailed, operands = _known_tail(tail, layer, x)
+    if autocast is not None and tailed and tailed.wide:
         return None
     program = tailed and tailed.program
     # ---- where programs are computed
@@ -857,7 +727,7 @@ def _fused(tensors, options, tail, autocast):
         launch = _launch_for(*asked, program)
         if type(launch) is not _Launch:
             return None
-        return tail.joined(_apply_fused(launch, layer, options, tailed, steps, *tensors, *operands))
+        return tail.joined(_apply_fused(launch, layer, options, tailed, *tensors, *operands))
     # What is read for each output lies as a result of its own would.
     beside = beside and not (program and any(name[:2] in ("ou", "sa") for name in _PROGRAMS[program]))
     # ---- where programs are computed
@@ -880,40 +750,21 @@ def _fused(tensors, options, tail, autocast):
 
 # ---- where tails are fused
 # ---- where programs are computed
-# Functions that autocast computes in float32, and that give it.
-_IN_FLOAT = (
-    *("exp", "expm1", "log", "log1p", "pow", "reciprocal", "rsqrt", "rdiv", "softplus"),
-    *("rtruediv", "special_expm1", "special_log1p"),
-)
-
-
-def _program_of(tail, layer, x):
-    """What is known of a tail, what it reads, and its calls; None where this file has no program of it."""
+def _known_tail(tail, layer, x):
+    """What is recorded of a tail, and the tensors that its program reads; None where the file has no kernel for it."""
     if tail.function is None and not tail.modules:
-        return _Tailed(""), (), ()
-    said = None
-    if tail.function is None or tail.reads is not None:
-        said, tensors = tail.read(layer.shape, x)
-        if said and said in _KNOWN:
-            tailed, steps, places = _KNOWN[said]
-            return tailed, [tensors[place] for place in places], steps
-    notes = _Notes(layer.shape, x)
-    calls = notes.of(tail)
-    if calls not in _CALLS and layer.batch == 1:  # what all samples have and what each has is the same
-        for number, operand in enumerate(notes.operands):
-            each = "sample" if operand.dim() == x.dim() else "channel"
-            calls = calls.replace(f"channel{number}", f"{each}{number}")
-    tailed = _CALLS.get(calls)
-    if tailed is None:
-        what = f"no kernel in this file computes {calls!r} behind {layer.kernel.name}: PyTorch does"
-        warnings.warn(f"{what}; tconv optimize makes one for it", stacklevel=2)
-    elif said:
-        places = [next((n for n, t in enumerate(tensors) if t is operand), None) for operand in notes.operands]
-        if None not in places:
-            if len(_KNOWN) >= 4096:
-                _KNOWN.clear()
-            _KNOWN[said] = tailed, notes.steps, places
-    return tailed, notes.operands, notes.steps
+        return _Tailed(""), ()
+    said, tensors = tail.read(layer.shape, x)
+    tailed = _TAILS.get(said)
+    if tailed is None and said and layer.batch == 1:  # what all samples have and what each has is the same
+        each = [f"channel{n}" for n, tensor in enumerate(tensors) if tensor.dim() == x.dim()]
+        tailed = _TAILS.get(tuple(part.replace("channel", "sample") if part in each else part for part in said))
+    if tailed is None or (tailed.types and x.dtype not in tailed.types):
+        what = "something else than numbers and tensors of its type and device" if said is None else said[1:]
+        words = f"no kernel in this file computes what stands behind {layer.kernel.name} and reads {what}: PyTorch does"
+        warnings.warn(f"{words}; tconv optimize makes one for it", stacklevel=2)
+        return None, ()
+    return tailed, [tensors[place] for place in tailed.operands]
 
 
 # ---- where programs are computed

@@ -1,7 +1,7 @@
-"""From calls of PyTorch's functions, as a written file notes them, to a program.
+"""From calls of PyTorch's functions, as they are noted, to a program.
 
-A written file runs the lines behind a layer on something that stands for the result and notes what is called
-(`codegen/runtime.py`): ``t0 = batch_norm(y, channel0, channel1, channel2, channel3, False, 0.1, 1e-05); relu(t0)``.
+The lines behind a layer run on something that stands for the result, and what they call is noted
+(`sandbox/notes.py`): ``t0 = batch_norm(y, channel0, channel1, channel2, channel3, False, 0.1, 1e-05); relu(t0)``.
 Names are those of PyTorch's functions and methods, arguments as they are given there.
 """
 
@@ -173,11 +173,11 @@ def _where(condition: Value, input: Any, other: Any) -> Value:
 
 
 _DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
-_ACTIVATIONS = (
+ACTIVATIONS = (
     *("celu", "elu", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "mish", "relu", "relu6", "selu", "silu"),
     "threshold",
 )
-_ALSO_CALLED = {
+ALSO_CALLED = {
     **{"radd": "add", "rmul": "mul"},
     **{"truediv": "div", "true_divide": "div", "divide": "div", "multiply": "mul", "subtract": "sub"},
     **{"negative": "neg", "absolute": "abs", "clip": "clamp", "special_expm1": "expm1", "special_log1p": "log1p"},
@@ -190,8 +190,8 @@ def _table(functions: Mapping[str, Callable[..., Value]]) -> Mapping[str, Callab
     return MappingProxyType(
         {
             **functions,
-            **{name: _activation(functions[name]) for name in _ACTIVATIONS},
-            **{name: functions[function] for name, function in _ALSO_CALLED.items()},
+            **{name: _activation(functions[name]) for name in ACTIVATIONS},
+            **{name: functions[function] for name, function in ALSO_CALLED.items()},
             **dict.fromkeys(_DROPOUTS, _dropout),
             **{name: _extreme(name, functions[f"{name}imum"]) for name in ("min", "max")},
             "rtruediv": _reversed_div,

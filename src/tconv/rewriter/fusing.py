@@ -25,7 +25,7 @@ class Fused:
     Args:
         trace: what the file runs.
         text: of the file that hands tails over; None for its own.
-        programs: by what tails call, as the written file notes it; "" for a tail that calls nothing.
+        programs: by what tails call; "" for a tail that calls nothing.
         apart: why other calls of layers have none, one clause each.
         before: what the file runs without tails; None where `trace` says it.
     """
@@ -39,7 +39,7 @@ class Fused:
     @property
     def tails(self) -> Tails:
         """What the written file knows of them."""
-        return Tails(self.programs, self.trace.modules)
+        return Tails(self.trace.known, self.programs, self.trace.modules)
 
     @property
     def without(self) -> Fused:
@@ -141,7 +141,11 @@ def _programs(traced: Trace) -> tuple[dict[str, str], dict[str, str]]:
     programs: dict[str, str] = {}
     reasons: dict[str, str] = {}
     noted = {each for layer in traced.layers for each in (*layer.tails, *layer.in_evaluation)} - {""}
+    known = {each.calls for each in traced.known}
     for calls in {parted(each)[0] for each in noted}:
+        if calls not in known and "?" not in calls:
+            reasons[calls] = "nothing that it reads tells what it calls"
+            continue
         try:
             programs[calls] = "" if calls == SUM else program_of(calls).text
         except InvalidProgram as error:

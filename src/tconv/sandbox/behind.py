@@ -1,15 +1,16 @@
 """What stands behind the transposed convolutions of a model file: what its lines call, as a forward pass shows it.
 
 Seen twice: in the file as it is, what each call in its text calls (`Callees`); and in the file with tails handed to its
-layers, what these compute, noted as the written file will note it (`Tails`).
+layers, what these call, and by what the written file will know them (`Tails`).
 """
 
 from __future__ import annotations
 
 import ast
 import functools
-from collections import defaultdict, namedtuple
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from types import MappingProxyType, MethodType
 from typing import Any
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from tconv.dispatch import passing_mode
+from tconv.sandbox.notes import Notes
 
 #: The function of written files that calls a layer with what stands behind it.
 FUSED = "cuda_fused"
@@ -49,8 +51,28 @@ _PROBE = "__tconv_called__"
 _LEFT_ALONE = {"super", "locals", "globals", "vars", "dir", "eval", "exec"}
 #: Between what a tail calls and how many channels the tensor has that its result is concatenated in.
 _INTO = " into "
+#: Of a layer's result, for which what its tail calls may be the same.
+_TYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 #: By their classes.
 _POINTWISE = {getattr(nn, name): name for name in sorted(POINTWISE)}
+
+
+@dataclass(frozen=True)
+class KnownTail:
+    """A tail by what it reads: where all of that is so, it makes these calls.
+
+    Args:
+        said: the number of the call that hands it over, None for modules in a row; then modules with their numbers,
+            numbers, and what tensors have one value for, as the written file says them.
+        calls: what it calls, as `notes.Notes` has it.
+        operands: which of the tensors that it reads these take, in their order.
+        types: of results for which it calls the same.
+    """
+
+    said: tuple[int | str | None, ...]
+    calls: str
+    operands: tuple[int, ...]
+    types: tuple[str, ...]
 
 
 def parted(noted: str) -> tuple[str, int]:
@@ -118,7 +140,7 @@ class Tails:
     """Notes what the tails of layers compute, while a file that hands them over runs.
 
     Args:
-        runtime: how written files do that: the definitions of `_Notes`, `_is_plain` and `CudaSequential`.
+        runtime: how written files do that: the definitions of `_Tail`, `_is_plain` and `CudaSequential`.
         lines: of each line of the file's text, the user's.
     """
 
@@ -126,11 +148,12 @@ class Tails:
         self.lines = lines
         self.sites: dict[int, set[str]] = defaultdict(set)
         self.modules: set[str] = set()
+        #: What each was seen to be, by `KnownTail.said`: one thing, as a rule.
+        self.known: dict[Any, set[KnownTail]] = defaultdict(set)
         #: Why what stands behind a layer is not its tail, by the layer's name, where the file's text does not show it.
         self.ends: dict[str, str] = {}
         self._runtime: dict[str, Any] = {
             "functools": functools,
-            "namedtuple": namedtuple,
             "nn": nn,
             "torch": torch,
             "_CudaForward": _TRANSPOSED,
@@ -180,14 +203,13 @@ class Tails:
         site: int | None = None,
         **options: Any,
     ) -> Tensor:
-        run = self._runtime["_Tail"](tail, modules, before, behind)
+        run = self._runtime["_Tail"](tail, modules, before, behind, reads, site)
         result = layer(*inputs, **options)
         given = dict(zip(("input", "weight"), inputs, strict=False)) | options
         ours = _kind(layer) == LAYER and not (isinstance(layer, nn.Module) and self._runtime["_is_hooked"](layer))
         ours = ours and result.dim() == _batched_dims(layer, given) and not result.is_complex()
         if ours and passing_mode() is None and all(map(self._runtime["_is_plain"], modules)):
-            notes = self._runtime["_Notes"](tuple(result.shape), result)
-            calls = notes.of(run)
+            calls = self._noted(run, result)
             if before or behind:
                 fits = run.fits(tuple(result.shape), given["input"])
                 calls += f"{_INTO}{sum(part.shape[1] for part in (*before, result, *behind)) if fits else 0}"
@@ -197,6 +219,24 @@ class Tails:
                 self.sites[site].add(calls)
         joined: Tensor = run.joined(run(result))
         return joined
+
+    def _noted(self, run: Any, result: Tensor) -> str:
+        """What a tail calls; and by what the written file knows it, where it can."""
+        notes = Notes(result)
+        calls = notes.of(run)
+        said, tensors = run.read(tuple(result.shape), result)
+        places = {_memory(tensor): place for place, tensor in reversed(list(enumerate(tensors)))}
+        if said is not None and all(_memory(operand) in places for operand in notes.operands):
+            types = [dtype for dtype in _TYPES if Notes(result, dtype).of(run) == calls]
+            if result.dtype in types:  # else what it reads is another thing each time
+                operands = tuple(places[_memory(operand)] for operand in notes.operands)
+                self.known[said].add(KnownTail(said, calls, operands, tuple(str(dtype)[6:] for dtype in types)))
+        return calls
+
+
+def _memory(tensor: Tensor) -> Any:
+    """What tells of two tensors, one of which the tail may have made anew, that they are one: views are."""
+    return tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape, tensor.stride()
 
 
 def _batched_dims(layer: Any, given: Mapping[str, Any]) -> int:

@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 from tconv.dispatch import passing_mode
 from tconv.precision import allows_tf32
 from tconv.problem import Problem
-from tconv.sandbox.behind import Callees, Place, Tails, parted
+from tconv.sandbox.behind import Callees, KnownTail, Place, Tails, parted
 from tconv.sandbox.exchange import require_portable, tensors
 from tconv.sandbox.model_file import MODEL, Interface, LoadedModel, ModelFileError, blamed, load
 from tconv.sandbox.recording import Recorder
@@ -91,6 +91,7 @@ class Trace:
         layers: in the order of their first run.
         tf32: whether the model file leaves TF32 allowed.
         sites: what tails call, by the number of the call that hands them over.
+        known: the tails by which the written file can know them.
         modules: the classes of modules that tails call, by their names in `torch.nn`.
         apart: why layers that are modules have no tails, by their names, where the model file's text does not show it.
         left: calls that PyTorch's operator must run, by the names that layers have, and why; not among `layers`.
@@ -99,6 +100,7 @@ class Trace:
     layers: tuple[TracedLayer, ...]
     tf32: bool = True
     sites: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    known: tuple[KnownTail, ...] = ()
     modules: tuple[str, ...] = ()
     apart: Mapping[str, str] = field(default_factory=dict)
     left: Mapping[str, str] = field(default_factory=dict)
@@ -179,7 +181,9 @@ class Tracer:
         model = load(self._path, self._interface, text, tails.names)
         traced = _trace(model, tails, evaluates=True)
         sites = {str(number): sorted(calls) for number, calls in tails.sites.items()}
-        return {**traced, "sites": sites, "modules": sorted(tails.modules), "apart": tails.ends}
+        # What calls now this and now that can be told of by nothing that it reads.
+        known = [asdict(each) for found in tails.known.values() for each in found if len(found) == 1]
+        return {**traced, "sites": sites, "known": known, "modules": sorted(tails.modules), "apart": tails.ends}
 
 
 def _trace(model: LoadedModel, tails: Tails | None = None, evaluates: bool = False) -> dict[str, Any]:
@@ -435,5 +439,11 @@ def decode_layer(fields: dict[str, Any]) -> TracedLayer:
 def decode_trace(fields: dict[str, Any]) -> Trace:
     """The answer of `Tracer.trace` and `Tracer.fused`, after a passage through JSON."""
     sites = {int(number): tuple(calls) for number, calls in fields.get("sites", {}).items()}
+    known = tuple(
+        KnownTail(tuple(of["said"]), of["calls"], tuple(of["operands"]), tuple(of["types"]))
+        for of in fields.get("known", ())
+    )
     modules, apart = tuple(fields.get("modules", ())), fields.get("apart", {})
-    return Trace(tuple(map(decode_layer, fields["layers"])), fields["tf32"], sites, modules, apart, fields["left"])
+    return Trace(
+        tuple(map(decode_layer, fields["layers"])), fields["tf32"], sites, known, modules, apart, fields["left"]
+    )

@@ -1,10 +1,8 @@
-"""What a written file notes of the lines behind a layer is what they compute: function by function, against PyTorch."""
+"""What is noted of the lines behind a layer is what they compute: function by function, against PyTorch."""
 
 from __future__ import annotations
 
-import functools
 import math
-from collections import namedtuple
 from collections.abc import Callable
 from typing import Any
 
@@ -13,11 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tconv.codegen.generate import tails_text
+from tconv.codegen.spelled import spelled
 from tconv.errors import InvalidProgram
 from tconv.pointwise.calls import known_calls, program_of
 from tconv.pointwise.evaluate import evaluate, shape_of
 from tconv.sandbox.behind import POINTWISE
+from tconv.sandbox.notes import Notes
 
 SHAPE = (2, 3, 4, 5)
 Function = Callable[..., Any]
@@ -73,13 +72,6 @@ def in_place(y: Y) -> Y:
     return held + y
 
 
-@functools.cache
-def runtime() -> dict[str, Any]:
-    found: dict[str, Any] = {"functools": functools, "namedtuple": namedtuple, "nn": nn, "torch": torch}
-    exec(tails_text(), found)
-    return found
-
-
 def noted(
     function: Function,
     operands: list[Tensor],
@@ -87,7 +79,7 @@ def noted(
     dtype: torch.dtype = torch.float64,
     device: str = "cpu",
 ) -> tuple[str, list[Tensor]]:
-    notes = runtime()["_Notes"](shape, torch.empty(0, dtype=dtype, device=device))
+    notes = Notes(torch.empty(shape, dtype=dtype, device=device))
     return notes.of(lambda y: function(y, *operands)), notes.operands
 
 
@@ -113,16 +105,16 @@ def test_the_program_is_the_function(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_the_calls_made_again_are_the_function(name: str) -> None:
+def test_the_calls_spelled_as_pytorchs_are_the_function(name: str) -> None:
     """To the last bit, its gradients and second gradients, too, whatever was done in place."""
     function, operands = FUNCTIONS[name], drawn(FUNCTIONS[name])
     y = 2 * torch.randn(SHAPE, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
     of = [y] if name == "batch norm" else [y, *operands]  # PyTorch's statistics have no gradients
     for each in of:
         each.requires_grad_()
-    notes = runtime()["_Notes"](SHAPE, y)
-    notes.of(lambda y: function(y, *operands))
-    again = runtime()["_computed"](notes.steps, y.clone(), notes.operands)
+    calls, read = noted(function, operands)
+    exec(spelled(calls, "spelled_out"), own := {"torch": torch, "nn": nn})
+    again = own["spelled_out"](y.clone(), *read)
     theirs = function(y.clone(), *operands)
     assert torch.equal(again, theirs)
     if name not in _NOT_DIFFERENTIABLE:
@@ -210,6 +202,17 @@ def test_a_tensor_of_a_number_is_the_number(dtype: torch.dtype) -> None:
     assert noted(lambda y: y * torch.tensor(0.1, dtype=y.dtype), [], dtype=torch.float32)[0].startswith(
         "t0 = mul(y, tensor(0.1));"
     )
+
+
+def test_a_type_may_be_pretended() -> None:
+    """Of the result and of all tensors beside it."""
+    y, scale = torch.empty(SHAPE), torch.randn(3, 1, 1)
+    for dtype, number in ((torch.float32, 0.1), (torch.bfloat16, 0.10009765625)):
+        notes = Notes(y, dtype)
+        assert notes.of(lambda y: y * scale + torch.tensor(0.1)) == (
+            f"t0 = mul(y, channel0); t1 = add(t0, tensor({number})); t1"
+        )
+    assert "?" in Notes(y, torch.float16).of(lambda y: y * scale.half())
 
 
 def test_no_tensor_of_a_number_is_made_on_the_results_device() -> None:
