@@ -196,18 +196,19 @@ def training_body(training: Results | None) -> str:
     rows = []
     for model, result in training["layers"].items():
         if not result["equal"]:
-            rows.append([f"`{model}`: {'; '.join(result['reasons'])}", *[""] * 6])
+            rows.append([f"`{model}`: {'; '.join(result['reasons'])}", *[""] * 8])
             continue
-        steps = [milliseconds(result[f"{side}_step"]) for side in ("pytorch", "compile", "file")]
+        steps = [milliseconds(result[f"{side}_step"]) for side in ("pytorch", "compile", "backend", "file")]
         of_eager, of_compiled = (result["file_step"] / result[f"{side}_step"] for side in ("pytorch", "compile"))
         peak = result["file_peak"] / result["pytorch_peak"]
         asked = result["file_as_called"] / result["file_inference"]
         rows.append([f"`{model}`", *steps, *(f"{ratio:.2f}" for ratio in (of_eager, of_compiled, peak, asked))])
-    heads = ["eager ms", "`torch.compile` ms", "file ms", "file / eager", "file / compile", "peak memory / eager's"]
+    heads = ["eager ms", "`torch.compile` ms", "tconv's backend ms", "file ms", "file / eager", "file / compile"]
+    heads += ["peak memory / eager's", "as called / inference"]
     return (
         f"Training steps on {machine(training['environment'])}: forward, backward and SGD. The last column is the time "
         "of the file's forward pass with gradients asked for, by that of the one without:\n\n"
-        + table(["model", *heads, "as called / inference"], rows)
+        + table(["model", *heads], rows)
     )
 
 

@@ -1,4 +1,4 @@
-"""Training steps of whole models: PyTorch's eager mode, `torch.compile`, and the files that `tconv optimize` writes.
+"""Training steps of whole models: PyTorch's eager mode, `torch.compile`, and tconv's backend and written files.
 
     PYTHONPATH=src python3 benchmarks/training.py [--only NAME] [--budget SECONDS] [--fresh]
 
@@ -23,6 +23,7 @@ from results import Results
 from runs import measure_missing, milliseconds, parser
 from torch import Tensor, nn
 
+from tconv.compiler import backend
 from tconv.evaluation.stopwatch import CudaClock
 from tconv.tuning.trials import Distance
 
@@ -93,6 +94,7 @@ def measure(path: Path, clock: CudaClock) -> Results:
     sides = {
         "pytorch": training,
         "compile": partial(training, torch.compile),
+        "backend": partial(training, partial(torch.compile, backend=backend)),
         "file": partial(training, written=True),
     }
     found: Results = {"reasons": []}

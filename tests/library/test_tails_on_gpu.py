@@ -84,7 +84,7 @@ def test_by_hand(name: str, tail: str, last: bool, dtype: torch.dtype) -> None:
     near(got, expected.to(dtype))
 
 
-#: Of each way to a gradient: by a kernel, from the result, and by PyTorch behind the layer computed again.
+#: Of each way to a gradient: by a kernel, from the result, and by kernels for what scales, too.
 WITH_GRADIENTS: dict[str, Callable[..., torch.Tensor]] = {
     "kernel": lambda y, skip, scale, gate: functional.mish(y + scale) * 2 - skip + gate,
     "result": lambda y, skip, scale, gate: torch.tanh(y * 0.5 + scale + skip - gate),
@@ -117,6 +117,70 @@ def test_gradients_by_hand(name: str, tail: str, last: bool, dtype: torch.dtype)
         assert mine.dtype == dtype
         allowed = 2 * (other - right).square().mean() + (2e-3 if dtype == torch.float32 else 8e-3) ** 2 * right.var()
         assert (mine - right).square().mean() <= allowed
+
+
+def test_a_gradient_that_is_summed_takes_little_memory() -> None:
+    torch.manual_seed(0)
+    x, weight = torch.randn(6, 16, 511, 512, device="cuda"), torch.randn(16, 32, 2, 2, device="cuda") / 8
+    scale = torch.rand(32, 1, 1, device="cuda", requires_grad=True)
+    result = tconv.conv_transpose2d(x, weight, None, 2, tail=tconv.Tail(lambda y, s: y * s), tail_inputs=(scale,))
+    incoming = torch.rand_like(result)
+    torch.autograd.grad(result, scale, incoming, retain_graph=True)
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    (found,) = torch.autograd.grad(result, scale, incoming)
+    assert result.nbytes > 800e6 and torch.cuda.max_memory_allocated() - before < 320e6
+    plain = functional.conv_transpose2d(x, weight, None, 2)
+    exact = sum((y.double() * g).sum((1, 2)) for y, g in zip(plain, incoming, strict=True))
+    torch.testing.assert_close(found.flatten().double(), exact, rtol=5e-3, atol=5e-3 * float(exact.abs().mean()))
+
+
+class Learner(nn.Module):
+    def __init__(self, fused: bool) -> None:
+        super().__init__()
+        self.first, self.second = nn.ConvTranspose2d(16, 32, 4, 2, 1), nn.ConvTranspose2d(32, 3, 3, 1, 1)
+        self.scale, self.shift = nn.Parameter(torch.ones(32, 1, 1)), nn.Parameter(torch.zeros(32, 1, 1))
+        self.tails = tconv.Tail(self.middle), tconv.Tail(torch.tanh)
+        self.fused = fused
+
+    @staticmethod
+    def middle(y: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
+        return functional.mish(y * scale + shift) * 1.5
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first, second = (self.first.weight, self.first.bias, 2, 1), (self.second.weight, self.second.bias, 1, 1)
+        given = (self.scale, self.shift)
+        if self.fused:
+            y = tconv.conv_transpose2d(x, *first, tail=self.tails[0], tail_inputs=given)
+            return tconv.conv_transpose2d(y, *second, tail=self.tails[1])
+        y = self.middle(functional.conv_transpose2d(x, *first), *given)
+        return torch.tanh(functional.conv_transpose2d(y, *second))
+
+
+def test_300_steps_take_pytorchs_course() -> None:
+    """Beside exact products no further than PyTorch's own in TF32."""
+
+    def curve(fused: bool, exact: bool) -> torch.Tensor:
+        torch.manual_seed(0)
+        model = Learner(fused).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), 0.02, momentum=0.9)
+        wanted = torch.tanh(torch.randn(4, 3, 32, 32, device="cuda"))
+        x, losses = torch.randn(4, 16, 16, 16, device="cuda"), []
+        torch.backends.cudnn.allow_tf32 = not exact
+        try:
+            for _ in range(300):
+                loss = (model(x) - wanted).square().mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                losses.append(loss.detach())
+        finally:
+            torch.backends.cudnn.allow_tf32 = True
+        return torch.stack(losses).cpu()
+
+    exact, theirs, ours = curve(False, True), curve(False, False), curve(True, False)
+    assert exact[-1] < 0.8 * exact[0]
+    assert (ours - exact).abs().max() <= 3 * (theirs - exact).abs().max() + 1e-4 * exact[0]
 
 
 class Model(nn.Module):
