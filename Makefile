@@ -58,7 +58,7 @@ fuzz: $(TEST_STAMP)
 	$(bin)/python tests/fuzz/fuzz.py --problems 10000
 
 bench: $(RUN_STAMP)
-	$(bin)/python benchmarks/examples.py
+	$(bin)/python benchmarks/written.py
 	$(bin)/python benchmarks/layers.py
 	$(bin)/python benchmarks/dense.py
 	$(bin)/python benchmarks/growth.py

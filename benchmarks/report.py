@@ -23,7 +23,7 @@ from performance import (
     written_body,
 )
 from plot import PLOTS, digest
-from results import KINDS, ROOT, VARIANTS, Results, cases, geometric_mean, kind, load, machine, same_kernels, speedup
+from results import EXAMPLES, KINDS, ROOT, VARIANTS, Results, cases, geometric_mean, kind, load, machine, speedup
 from texts import NOTHING, factor, milliseconds, table
 
 #: Types and formats of benchmarks/fused.py, and the names of their results.
@@ -32,54 +32,65 @@ BEGIN = "<!-- benchmarks: written by benchmarks/report.py -->\n"
 END = "<!-- end of benchmarks -->\n"
 
 
-def readme_body(examples: Results | None, layers: Results | None) -> str:
+def readme_body(written: Results | None, layers: Results | None) -> str:
     """What stands between the markers of README.md."""
-    parts = [models_text(examples)] if examples else []
+    parts = [models_text(written)] if written else []
     if layers:
         parts.append(layers_text(layers))
     return "\n".join(parts) or NOTHING
 
 
-def models_text(examples: Results) -> str:
-    """The six models, one row each."""
-    rows = [
-        [
-            f"[{name}](examples/{name}.py)",
-            milliseconds(result["pytorch_ms"]["default"]),
-            milliseconds(result["tconv_ms"]) + mark(result) + disturbed(result),
-            f"**{factor(speedup(result))}**",
-            milliseconds(result["floor_ms"]),
-            "yes" if result["equal"] else "no",
-        ]
-        for name, result in examples["examples"].items()
-    ]
+def timed_examples(written: Results) -> dict[str, Results]:
+    """Of whole models those of examples/ of which a file was written and timed."""
+    measured = written["layers"]
+    return {name: measured[name] for name in EXAMPLES if "lines" in measured.get(name, {})}
+
+
+def models_text(written: Results) -> str:
+    """The models of examples/, one row each."""
+    rows, slower = [], []
+    for name, result in timed_examples(written).items():
+        times = result["inference"]
+        best = min(filter(None, (times["best_setting"], times["compiled"])))
+        rows.append(
+            [
+                f"[{name}](examples/{name}.py)",
+                *(milliseconds(times[way]) for way in ("pytorch", "best_setting", "compiled")),
+                milliseconds(times["file"]) + disturbed(result),
+                f"**{factor(times['pytorch'] / times['file'])}**",
+                factor(best / times["file"]),
+                factor(called["pytorch"] / called["file"]) if (called := result["as_called"]) else "",
+                milliseconds(result["floor_ms"]),
+                "yes" if result["equal"] else "no",
+            ]
+        )
+        if best < times["file"]:
+            compiled = times["file_compiled"]
+            also = f", the file under `torch.compile` {milliseconds(compiled)}" if compiled else ""
+            slower.append(f"`{name}` {milliseconds(best)} ms{also}")
+    heads = ["model", "PyTorch's default", "best setting", "`torch.compile`", "tconv's file", "over the default"]
+    heads += ["over the best", "as called, over the default", "floor", "equal"]
     return (
-        f"Models rewritten by `tconv optimize` and built by `load_inline`, on {machine(examples['environment'])}. "
-        "Milliseconds of a whole forward pass; the floor is that of its transposed convolutions:\n\n"
-        + table(["model", "PyTorch's default", "tconv", "speed-up", "floor", "equal"], rows)
-        + marked(examples)
+        f"Models rewritten by `tconv optimize` and built by `load_inline`, on {machine(written['environment'])}. "
+        "Milliseconds of a whole forward pass in inference; the floor is that of its transposed convolutions:\n\n"
+        + table(heads, rows)
+        + (f"\nFaster otherwise: {'; '.join(slower)}.\n" if slower else "")
+        + marked(written)
     )
 
 
-def mark(result: Results) -> str:
-    """A star for what was measured with other kernels than these."""
-    return "" if result["kernels"] in same_kernels() else " \\*"
-
-
-def marked(examples: Results) -> str:
-    """What the marks mean, where there are any."""
-    results = examples["examples"]
-    stars = any(map(mark, results.values()))
-    lines = ["\n\\* with earlier kernels.\n"] if stars else []
-    for name, result in results.items():
-        if disturbed(result):
-            lines.append(f"\n† {name}: PyTorch's time is from {result['pytorch_from']}\n")
-    return "".join(lines)
+def marked(written: Results) -> str:
+    """What the daggers mean, where there are any."""
+    results = timed_examples(written).items()
+    lines = [
+        f"† {name}: PyTorch's time is from {result['pytorch_from']}" for name, result in results if disturbed(result)
+    ]
+    return "".join(f"\n{line}\n" for line in lines)
 
 
 def disturbed(result: Results) -> str:
     """A dagger where PyTorch's model took another time beside the candidate than in a process of its own."""
-    return " †" if "differs" in result["pytorch_from"] else ""
+    return " †" if "differ" in result["pytorch_from"] else ""
 
 
 def layers_text(layers: Results) -> str:
@@ -116,9 +127,9 @@ def layers_text(layers: Results) -> str:
     )
 
 
-def examples_body(examples: Results | None) -> str:
+def examples_body(written: Results | None) -> str:
     """What stands between the markers of examples/README.md."""
-    if not examples:
+    if not written:
         return NOTHING
 
     def lines(result: Results, form: str) -> str:
@@ -131,13 +142,13 @@ def examples_body(examples: Results | None) -> str:
             f"[{name}_new.py](generated/{name}_new.py)",
             lines(result, "{plan}"),
             lines(result, "{error:.1e} / {pytorch_error:.1e}"),
-            f"{milliseconds(result['tconv_ms'])}{mark(result)} / {milliseconds(result['pytorch_ms']['default'])}",
+            f"{milliseconds(result['tconv_ms'])} / {milliseconds(result['pytorch_ms']['default'])}",
             milliseconds(result["floor_ms"]),
         ]
-        for name, result in examples["examples"].items()
+        for name, result in timed_examples(written).items()
     ]
     head = ["model", "problem", "file", "plan", "error / PyTorch's", "ms / PyTorch's", "floor ms"]
-    return f"On {machine(examples['environment'])}:\n\n" + table(head, rows) + marked(examples)
+    return f"On {machine(written['environment'])}:\n\n" + table(head, rows) + marked(written)
 
 
 def replaced(text: str, *bodies: str) -> str:
@@ -154,13 +165,13 @@ def replaced(text: str, *bodies: str) -> str:
 
 def targets() -> dict[Path, str]:
     """Every text with a generated part, as it should be."""
-    examples, layers = load("examples"), load("layers")
+    written, layers = load("written"), load("layers")
     bodies = {
-        "README.md": [readme_body(examples, layers)],
-        "examples/README.md": [examples_body(examples)],
+        "README.md": [readme_body(written, layers)],
+        "examples/README.md": [examples_body(written)],
         "docs/command-line.md": [search_body(load("search"))],
         "docs/performance.md": [
-            written_body(load("written")),
+            written_body(written),
             variants_body({variant: load(f"layers-{variant}") for variant in VARIANTS}),
             dense_body(load("dense")),
             growth_body(load("growth")),
@@ -186,14 +197,12 @@ def stale() -> list[str]:
 
 def stored(name: str) -> str:
     """The stored figures of an example, marked as such."""
-    examples = load("examples")
-    if not examples or name not in examples["examples"]:
+    written = load("written")
+    result = timed_examples(written).get(name) if written else None
+    if written is None or result is None:
         return f"No figures are stored for {name}; `make bench` takes them on a machine with a GPU."
-    result = examples["examples"][name]
-    # Each example may have been measured with other kernels.
-    measured_on = machine({**examples["environment"], "kernels": result["kernels"]})
     return (
-        f"Stored figures, not measured here: on {measured_on}, {name} took "
+        f"Stored figures, not measured here: on {machine(written['environment'])}, {name} took "
         f"{milliseconds(result['tconv_ms'])} ms and PyTorch {milliseconds(result['pytorch_ms']['default'])} ms: "
         f"{factor(speedup(result))}. The floor is {milliseconds(result['floor_ms'])} ms."
     )

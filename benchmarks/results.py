@@ -11,6 +11,11 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
+#: The models of examples/.
+EXAMPLES = (
+    *("strided_dilated", "asymmetric_kernel", "square_kernel", "asymmetric_input_and_kernel"),
+    *("unet", "vocoder"),
+)
 KINDS = ("groups, depthwise", "few channels", "dense")
 #: In what else layers are measured; each has a file of results.
 VARIANTS = ("channels_last", "bfloat16")

@@ -74,18 +74,28 @@ def test_layers_are_summed_up_by_kind(report: ModuleType) -> None:
     assert f"so that the library hands it over: `{dense[0]}` (0.25x).\n" in text
 
 
-def test_models_are_listed(report: ModuleType) -> None:
+def written_model(pytorch: float, file: float, compiled: float | None = None, **others: Any) -> dict[str, Any]:
     layer = {"problem": "2-D 1→1", "plan": "direct", "error": 1.5e-7, "pytorch_error": 2e-4}
-    unet = measured(6.8, 1, 0.1) | {"layers": [layer, layer], "kernels": min(report.same_kernels())}
-    results = {"environment": ENVIRONMENT, "examples": {"unet": unet}}
-    row = "| [unet](examples/unet.py) | 6.8 | 1 | **6.8x** | 0.1 | yes |\n"
-    assert row in report.models_text(results)
-    assert "\\*" not in report.models_text(results)
+    ways = {"pytorch": pytorch, "best_setting": pytorch - 1, "compiled": compiled, "file": file, "file_compiled": None}
+    both = {"inference": ways, "as_called": {**ways, "file": 2 * file}, "lines": 1200, "own_lines": 100}
+    return measured(pytorch, file, 0.1) | {"reasons": [], "layers": [layer, layer], **both, **others}
+
+
+def test_models_are_listed(report: ModuleType) -> None:
+    results = {"environment": ENVIRONMENT, "layers": {"unet": written_model(6.8, 1.0, 4.0), "other": {"equal": False}}}
+    text = report.models_text(results)
+    row = "| [unet](examples/unet.py) | 6.8 | 5.8 | 4 | 1 | **6.8x** | 4.0x | 3.4x | 0.1 | yes |\n"
+    assert row in text and "other" not in text and "Faster otherwise" not in text
     assert "| 2-D 1→1<br>2-D 1→1 |" in report.examples_body(results)
     assert "| 1.5e-07 / 2.0e-04<br>1.5e-07 / 2.0e-04 | 1 / 6.8 | 0.1 |\n" in report.examples_body(results)
-    earlier = {"environment": ENVIRONMENT, "examples": {"unet": unet | {"kernels": "1"}}}
-    assert "| 6.8 | 1 \\* | **6.8x** |" in report.models_text(earlier)
-    assert report.models_text(earlier).endswith("\\* with earlier kernels.\n")
+
+
+def test_where_a_model_is_faster_otherwise_is_said(report: ModuleType) -> None:
+    unet = written_model(6.8, 5.0, 4.0, pytorch_from="the shorter of two that differ by 9%")
+    unet["inference"]["file_compiled"] = 3.5
+    text = report.models_text({"environment": ENVIRONMENT, "layers": {"unet": unet}})
+    assert "\nFaster otherwise: `unet` 4 ms, the file under `torch.compile` 3.5.\n" in text
+    assert "| 5 † |" in text and "† unet: PyTorch's time is from the shorter of two that differ by 9%\n" in text
 
 
 def test_a_text_between_markers_is_replaced_and_nothing_else(report: ModuleType) -> None:
@@ -129,7 +139,7 @@ def test_a_missing_plot_of_growth_is_stale(report: ModuleType, monkeypatch: pyte
 
 def test_written_files_have_their_lines_and_both_ways(script: Script) -> None:
     def series(milliseconds: float) -> dict[str, float]:
-        return {"median": milliseconds}
+        return dict.fromkeys(("median", "low", "high"), milliseconds)
 
     def sides(reference: float, **others: float) -> dict[str, Any]:
         named = {name.replace("_", "."): series(each) for name, each in others.items()}
@@ -160,13 +170,16 @@ def test_training_steps(script: Script) -> None:
 
 
 def test_training_steps_are_told_beside_eager_ones(script: Script) -> None:
-    sides = {"pytorch": (6.0, 1000), "compile": (4.0, 900), "file": (3.0, 1020)}
+    sides = {"pytorch": (6.0, 1000), "compile": (4.0, 900), "backend": (3.5, 950), "file": (3.0, 1020)}
     result: dict[str, Any] = {"equal": True, "reasons": [], "file_as_called": 1.05, "file_inference": 1.0}
     for name, (milliseconds, peak) in sides.items():
         result |= {f"{name}_step": milliseconds, f"{name}_peak": peak}
     refused = {"equal": False, "reasons": ["file's gradients are far"]}
     body = script("performance").training_body({"environment": ENVIRONMENT, "layers": {"a": result, "b": refused}})
-    assert "| `a` | 6 | 4 | 3 | 0.50 | 0.75 | 1.02 | 1.05 |\n" in body and "| `b`: file's gradients are far |" in body
+    assert (
+        "| `a` | 6 | 4 | 3.5 | 3 | 0.50 | 0.75 | 1.02 | 1.05 |\n" in body
+        and "| `b`: file's gradients are far |" in body
+    )
 
 
 def dense(layer: str, dtype: str, layout: str, result: dict[str, Any]) -> dict[str, Any]:
@@ -392,10 +405,10 @@ def test_a_row_for_every_layer(script: Script) -> None:
 def test_a_stored_figure_of_other_kernels_says_so(
     report: ModuleType, script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now = script("results").kernels()
-    result = {"tconv_ms": 1.0, "pytorch_ms": {"default": 2.0}, "floor_ms": 0.5, "kernels": now}
-    stored = {"environment": {**ENVIRONMENT, "kernels": now}, "examples": {"x": result}}
+    environment = {**ENVIRONMENT, "kernels": script("results").kernels()}
+    stored = {"environment": environment, "layers": {"unet": written_model(2.0, 1.0)}}
     monkeypatch.setattr(report, "load", lambda name: stored)
-    assert "before the latest change" not in report.stored("x")
-    result["kernels"] = "older"
-    assert "before the latest change of the kernels, x took 1 ms and PyTorch 2 ms: 2.0x" in report.stored("x")
+    assert "before the latest change" not in report.stored("unet")
+    environment["kernels"] = "older"
+    assert "before the latest change of the kernels, unet took 1 ms and PyTorch 2 ms: 2.0x" in report.stored("unet")
+    assert "No figures are stored for vocoder" in report.stored("vocoder")
