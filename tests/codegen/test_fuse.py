@@ -155,12 +155,12 @@ BODIES: dict[str, tuple[str, list[str]]] = {
         ["t0 = min(y + 0.5, 0) + 0.5; where(t0 < 0.1, t0, 2)"],
     ),
     "a tensor of several numbers": (
-        "return self.up(x) * torch.tensor([0.1, 0.2, 0.3], device=x.device).view(1, -1, 1, 1)",
-        ["y * channel0"],
+        "return torch.relu(self.up(x)) * torch.tensor([0.1, 0.2, 0.3], device=x.device).view(1, -1, 1, 1)",
+        ["max(y, 0)"],
     ),
     "a tensor of a number that asks for gradients": (
-        "return self.up(x) * torch.tensor(0.5, requires_grad=True)",
-        ["y * scalar0"],
+        "return torch.relu(self.up(x)) * torch.tensor(0.5, requires_grad=True)",
+        ["max(y, 0)"],
     ),
     "arithmetic with a tensor of a number": ("return self.up(x) * (torch.tensor(0.5) * 2)", []),
     "what a tensor of a number finds": ("return self.up(x) * self.scale[torch.tensor(0)]", []),

@@ -525,12 +525,15 @@ class _Fuser:
         return any(of) and all(is_one or self._is_operand(node, region) for is_one, node in zip(of, nodes, strict=True))
 
     def _is_operand(self, node: ast.expr, region: frozenset[str]) -> bool:
-        """Whether an expression needs no computation, or makes a tensor of what needs none.
+        """Whether an expression needs no computation, or makes a tensor of a number that needs none.
 
-        Of one number that is no tensor while the tail is noted: nothing may be done with it.
+        That is no tensor while the tail is noted: nothing may be done with it.
         """
         if isinstance(node, ast.Call) and self._names.dotted(node.func) == _TENSOR:
-            return all(self._is_still(part, region) for part in (*node.args, *(each.value for each in node.keywords)))
+            plain = len(node.args) == 1 and all(each.arg in ("dtype", "device") for each in node.keywords)
+            parts = [*node.args, *(each.value for each in node.keywords)]
+            several = any(isinstance(part, ast.List | ast.Tuple) for part in parts)
+            return plain and not several and all(self._is_still(part, region) for part in parts)
         return self._is_still(node, region)
 
     def _is_still(self, node: ast.AST, region: frozenset[str]) -> bool:
@@ -557,8 +560,7 @@ class _Fuser:
         elif isinstance(node, ast.Call):
             parts = [*node.args, *(keyword.value for keyword in node.keywords)]
             called = self._names.dotted(node.func) or (node.func.id if isinstance(node.func, ast.Name) else None)
-            of_several = called == _TENSOR and bool(node.args) and isinstance(node.args[0], ast.List | ast.Tuple)
-            if called not in _OF_NUMBERS and not of_several:
+            if called not in _OF_NUMBERS:
                 if not (isinstance(node.func, ast.Attribute) and node.func.attr in _VIEWS):
                     return False
                 parts = [node.func.value, *parts]
