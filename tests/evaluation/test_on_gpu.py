@@ -186,7 +186,6 @@ def test_both_under_torch_compile(workshop: Workshop, tmp_path: Path) -> None:
         assert sides.compiled is not None
         # As called, the host's part is most of it, and differs from process to process.
         assert sides.compiled.median == pytest.approx(sides.alternatives["torch.compile"].median, rel=0.6)
-    assert timing.compiled is not None and timing.compiled.median < timing.candidate.median
 
 
 def test_a_candidate_that_is_pytorch_itself_is_as_fast(workshop: Workshop) -> None:

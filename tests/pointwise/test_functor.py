@@ -106,12 +106,17 @@ def test_equals_pytorch_on_gpu(precision: Precision) -> None:
         source, problem = kernel_of(text, precision, len(x))
         how = told(Cut(source, NAME), problem, 1, ask)
         cubin = compile_source(source, gpu_of(0).arch, headers=header_directory()).cubin
-        function = load(cubin, NAME, 0, 0)
+        function = load(cubin, NAME, how.shared_bytes, 0)
         device = [values.cuda() for values in (x, torch.ones_like(x[:1]), torch.zeros_like(x), other)]
         stream = core.Stream.from_handle(torch._C._cuda_getCurrentRawStream(0))
         sizes = (problem.y_channels, 1, 1, 1, len(x), 1, 1, len(x))
         addresses = [values.data_ptr() for values in device]
         arguments = [addresses[0], addresses[1], 0, addresses[2], *map(int32, sizes)]
         arguments += [addresses[3]] * len(parse(text).operands)
-        core.launch(stream, core.LaunchConfig(grid=how.grid, block=how.threads), function, *arguments)
+        core.launch(
+            stream,
+            core.LaunchConfig(grid=how.grid, block=how.threads, shmem_size=how.shared_bytes),
+            function,
+            *arguments,
+        )
         check(device[2].cpu(), text, x, other, precision)
