@@ -420,6 +420,11 @@ def test_the_text_says_what_is_computed(tmp_path: Path) -> None:
         ("return self.up(x) + skip[:, :, : LIMITS[1]]", "reads=[skip[:, :, : LIMITS[1]]], site=0"),
         ("return self.up(x) + self.scale.view(1, -1, 1, 1)", "reads=[self.scale.view(1, -1, 1, 1)], site=0"),
         ("return self.up(x) * LIMITS[0] + skip.detach()", "reads=[LIMITS[0], skip.detach()], site=0"),
+        (
+            "skip = torch.relu(self.up(x) * skip)\nskip = skip - 1 if skip.dim() else x\nreturn skip",
+            "reads=[skip], site=0",
+        ),
+        ("skip = self.up(x) * skip\nreturn torch.relu(skip)", "reads=[skip], site=0"),
         ("y = self.up(x)\ny = torch.relu(y)\nskip = y + skip\nreturn skip * 2", "reads=[skip], site=0"),
         ("return self.act(self.up(x))", ""),  # of modules in a row all is known
     ],

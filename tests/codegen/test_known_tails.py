@@ -211,16 +211,45 @@ VIEWS = """
 def test_parts_and_views_are_read_at_each_call(made: Made) -> None:
     file = made(VIEWS, ("float64",))
     ours, theirs = (module.double() for module in file.models())
-    given = [torch.randn(2, 3, 4, 5).double(), torch.randn(2, 6, 6, 7).double().requires_grad_()]
+    given = [torch.randn(2, 3, 4, 5).double(), torch.randn(2, 6, 6, 7).double()]
     found = []
     for module in (ours, theirs):
         result = call(module, given)
-        found.append([result, *torch.autograd.grad(result.square().sum(), (given[1], *module.parameters()))])
+        found.append([result, *torch.autograd.grad(result.square().sum(), list(module.parameters()))])
     assert all(close(one, other, 1e-9) for one, other in zip(*found, strict=True))
     assert all(file.programs), "forward and backward"
     for module in (ours, theirs):
         module.scale = nn.Parameter(torch.ones(2, 4).double())  # type: ignore[assignment]
     assert close(call(ours, given), call(theirs, given), 1e-9) and file.programs[-1]
+
+
+IN_A_LOOP = """
+    import torch
+    from torch import nn
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.ups = nn.ModuleList(nn.ConvTranspose2d(3, 3, 1) for _ in range(2))
+        def forward(self, x):
+            for up in self.ups:
+                x = torch.relu(up(x) * x)
+            return x
+
+    def get_inputs():
+        return [torch.rand(2, 3, 4, 5)]
+"""
+
+
+def test_a_call_in_a_loop_is_known_by_all_that_it_was(made: Made) -> None:
+    """What it reads asks for a gradient the second time alone."""
+    file, x = made(IN_A_LOOP, ("float64",)), torch.randn(2, 3, 4, 5).double()
+    found = []
+    for module in (each.double() for each in file.models()):
+        result = call(module, [x])
+        found.append([result, *torch.autograd.grad(result.square().sum(), list(module.parameters()))])
+    assert all(close(one, other, 1e-9) for one, other in zip(*found, strict=True))
+    assert len(file.programs) == 5 and all(file.programs)
 
 
 BOUND_AGAIN = """

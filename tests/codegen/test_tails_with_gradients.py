@@ -90,6 +90,10 @@ OF_KNOWN = """
     def get_inputs():
         return [torch.rand(2, 5, 4, 5), torch.rand(2, 6, 8, 10), torch.rand(2, 6, 1, 1)]
 """
+#: All that is read asks for gradients when the file is written.
+OF_LEARNED = OF_KNOWN.replace("def forward", "    self.one = nn.Parameter(torch.ones(1))\n        def forward").replace(
+    "return BODY", "skip, gate = skip * self.one, gate * self.one\n            return BODY"
+)
 #: A layer whose results are its bias.
 OF_BIAS = """
     import torch
@@ -142,7 +146,7 @@ GIVEN: dict[str, Callable[[], list[Tensor]]] = {
     JOINED: lambda: [torch.randn(2, 5, 4, 5), torch.randn(2, 3, 9, 11)],
 }
 #: Whether what backward launches computes something behind the layer.
-BACKWARD = {BLOCK: [False], CONSTANTS: [True], SEQUENCE: [False], OF_ITS_INPUT: [True, True, True], JOINED: [False]}
+BACKWARD = {BLOCK: [False], CONSTANTS: [True], SEQUENCE: [False], OF_ITS_INPUT: [False], JOINED: [False]}
 IDS = ["block", "constants", "sequence", "of its input", "joined"]
 
 
@@ -157,7 +161,7 @@ def test_gradients_are_pytorchs(made: Made, text: str) -> None:
         found.append((result, torch.autograd.grad(weighted(result), wanted(module, given), allow_unused=True)))
     forward, backward = file.programs[: launches[1]], file.programs[launches[1] :]
     assert any(forward), "the kernel computes what is behind the layer"
-    # What is behind it in evaluation alone is left to PyTorch then, behind the layer alone.
+    # What is behind it in evaluation alone, and of what asked for none when the file was written, PyTorch tells.
     assert [bool(program) for program in backward] == BACKWARD[text]
     (mine, ours), (other, theirs) = found
     assert close(weighted(mine), weighted(other), 1e-9)
@@ -183,7 +187,7 @@ def assert_close(ours: list[Tensor | None], theirs: list[Tensor | None], toleran
 
 @pytest.mark.parametrize("body", KNOWN)
 def test_known_gradients_are_those_of_a_kernel_or_of_the_result(made: Made, body: str) -> None:
-    file = made(OF_KNOWN.replace("BODY", body), ("float64",))
+    file = made(OF_LEARNED.replace("BODY", body), ("float64",))
     assert_close(*both(file, inputs()), 1e-9)
     forward, *backward = file.programs
     assert forward
@@ -193,7 +197,7 @@ def test_known_gradients_are_those_of_a_kernel_or_of_the_result(made: Made, body
 @pytest.mark.parametrize("body", KNOWN)
 def test_known_gradients_of_other_memory(made: Made, body: str) -> None:
     """Channels_last tensors, a gradient that is one number expanded, and one with gaps."""
-    file = made(OF_KNOWN.replace("BODY", body), ("float64",))
+    file = made(OF_LEARNED.replace("BODY", body), ("float64",))
     for change in (Tensor.sum, lambda y: weighted(y.transpose(2, 3)[:, ::2])):
         found = []
         for module, given in pair(file, inputs()):
@@ -205,7 +209,7 @@ def test_known_gradients_of_other_memory(made: Made, body: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_known_gradients_in_16_bits_are_as_near_as_pytorchs(made: Made, dtype: torch.dtype) -> None:
     for body in KNOWN:
-        file = made(OF_KNOWN.replace("BODY", body), ("float16", "bfloat16", "float64"))
+        file = made(OF_LEARNED.replace("BODY", body), ("float16", "bfloat16", "float64"))
         given = [each.to(dtype) for each in inputs()]
         ours, theirs = both(file, given, dtype)
         for module in file.models():
@@ -219,11 +223,24 @@ def test_known_gradients_in_16_bits_are_as_near_as_pytorchs(made: Made, dtype: t
 
 
 def test_what_is_summed_is_computed_in_slices_of_the_batch(made: Made) -> None:
-    file = made(OF_KNOWN.replace("BODY", "F.mish(self.up(x)) * self.all * skip * gate * self.shift"), ("float64",))
+    file = made(OF_LEARNED.replace("BODY", "F.mish(self.up(x)) * self.all * skip * gate * self.shift"), ("float64",))
     file.ours["_SUMMED_BYTES"] = 2 * 6 * 8 * 10 * 8
     assert_close(*both(file, [torch.cat([each, each, each[:1]]) for each in inputs()]), 1e-9)
     batches = [launch.batch for launch in file.launches]
     assert sorted(batches) == sorted([5, 5, 5] + 3 * [2, 2, 1]), "forward, the layer's and the skip's; others in slices"
+
+
+def test_of_what_asked_for_no_gradient_pytorch_tells_it(made: Made) -> None:
+    """There is no kernel for it: that of the layer alone runs. Where it does not ask, the kernels run."""
+    file = made(OF_KNOWN.replace("BODY", "torch.clamp(self.up(x) * gate, min=-0.5) / 2"), ("float64",))
+    assert_close(*both(file, inputs()), 1e-9)
+    assert [bool(program) for program in file.programs] == [True, False]
+    found = []
+    for module, given in pair(file, inputs()):
+        result = module(*given[:2], given[2].detach())
+        found.append(list(torch.autograd.grad(weighted(result), [given[0], module.up.weight])))  # type: ignore[union-attr]
+    assert_close(*found, 1e-9)  # type: ignore[arg-type]
+    assert [bool(program) for program in file.programs[2:]] == [True, True]
 
 
 def test_only_wanted_gradients_are_computed(made: Made) -> None:
@@ -286,7 +303,7 @@ def test_second_gradients(made: Made, text: str) -> None:
 @pytest.mark.parametrize("body", KNOWN)
 def test_second_gradients_of_known_ones(made: Made, body: str) -> None:
     found = []
-    for module, given in pair(made(OF_KNOWN.replace("BODY", body), ("float64",)), inputs()):
+    for module, given in pair(made(OF_LEARNED.replace("BODY", body), ("float64",)), inputs()):
         of = wanted(module, given)
         first = torch.autograd.grad(weighted(module(*given)), of, create_graph=True, allow_unused=True)
         penalty = sum(((each * each).sum() for each in first if each is not None), torch.zeros((), dtype=torch.float64))

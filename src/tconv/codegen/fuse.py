@@ -729,7 +729,8 @@ class _Fuser:
 
         Names, attributes, and parts and views of these, as they are before the tail binds any name.
         """
-        region = {chain.name, *(target.id for target in map(_target, chain.statements) if target is not None)}
+        region: set[str | None] = {target.id for target in map(_target, chain.statements) if target is not None}
+        region |= {chain.name} if chain.statements or chain.part else set()  # else it is bound behind the call
         found, inside = list(chain.captured), set[ast.AST]()
         names = (n for n in _behind(chain) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load))
         for name in sorted(names, key=place_of):

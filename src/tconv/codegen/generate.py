@@ -244,8 +244,12 @@ def generate(
             "_LEFT = ()\n": _tuple_of("_LEFT", [f'"{name}"' for name in left]),
         }
     )
-    gradients = [_gradient(*each, constants) for each in tails.programs.items()]
-    sources = [source for each in gradients if each is not None for source in each.sources]
+    scales = any(
+        isinstance(source, Computed) and learns
+        for tail, program in known
+        if (gradient := _gradient(tail, program, constants)) is not None
+        for source, learns in zip(gradient.sources, tail.learns, strict=True)
+    )
     # The text may hand tails to layers all of which are left to PyTorch.
     hands_over = any(layer.behind for layer in planned) or f"{FUSED}(" in source.body
     called = any(layer.called for layer in layers)
@@ -256,7 +260,7 @@ def generate(
         "where weights are prepared": any(kernel_source.prepares_weights(each.kernel.family) for each in kernels),
         _TAILS: hands_over,
         _PROGRAMS: bool(programs),
-        _SCALES: any(isinstance(each, Computed) for each in sources),
+        _SCALES: scales,
         _SEQUENCES: bool(programs) and bool(tails.modules),
     }
     runtime = only(runtime, wanted)
@@ -491,13 +495,13 @@ def _operands(text: str) -> str:
     return str(tuple(operand.name for operand in parse(text).operands)).replace("'", '"')
 
 
-def _gradient(calls: str, program: str, constants: Mapping[str, str]) -> Gradient | None:
-    """The gradient of calls with that program; None where the file has not all kernels for it.
+def _gradient(tail: KnownTail, program: str, constants: Mapping[str, str]) -> Gradient | None:
+    """The gradient of a tail with that program; None where the file has not all kernels for it.
 
     Of a layer that is left to PyTorch there is none.
     """
-    gradient = known_gradient(calls) if program in constants else None
-    return gradient if gradient is not None and all(text in constants for text in gradient.programs) else None
+    gradient = known_gradient(tail.calls) if program in constants else None
+    return gradient if gradient and all(text in constants for text in gradient.programs(tail.learns)) else None
 
 
 def _tailed(tail: KnownTail, program: str, again: str, constants: Mapping[str, str], types: set[str]) -> str:
@@ -511,9 +515,9 @@ def _tailed(tail: KnownTail, program: str, again: str, constants: Mapping[str, s
     if program:
         words += [f"operands={tail.operands}"] * bool(tail.operands)
         words += [f"again={again}"]
-    gradient = _gradient(tail.calls, program, constants)
+    gradient = _gradient(tail, program, constants)
     if gradient is not None:
-        sources = [_source(each, constants) for each in gradient.sources]
+        sources = [_source(*each, constants) for each in zip(gradient.sources, tail.learns, strict=True)]
         words += [f"sources=({', '.join(sources)}{',' * (len(sources) == 1)})"] * bool(sources)
         if gradient.function is None:
             words += [f"backward={constants[gradient.of_sum.program.text]}"]
@@ -532,10 +536,13 @@ def _tailed(tail: KnownTail, program: str, again: str, constants: Mapping[str, s
     return f"{said}: _Tailed(\n" + "".join(f"        {word},\n" for word in words) + "    )"
 
 
-def _source(source: Source | None, constants: Mapping[str, str]) -> str:
-    """What is recorded of whence a gradient comes: of which one and how many times, or a program and what it reads."""
+def _source(source: Source | None, learns: bool, constants: Mapping[str, str]) -> str:
+    """What is recorded of whence a gradient comes: of which one and how many times, or a program and what it reads.
+
+    For an operand that asked for none no kernel is made.
+    """
     if isinstance(source, Computed):
-        return f"({constants[source.program.text]}, {source.reads})"
+        return f"({constants[source.program.text]}, {source.reads})" if learns else '"again"'
     return str(source).replace("'", '"')
 
 

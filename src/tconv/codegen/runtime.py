@@ -56,7 +56,8 @@ _BEHIND = ()
 #   backward   the program of the gradient of the layer's result: of some of the operands, `reads`, and the given one
 #   slope      the same, as a function of the given one and of what forward gave; that is kept if it `keeps` it
 #   sources    of what the gradient of each operand is the sum. ("layer", 2.0): of twice the layer's; ("given", 1.0): of
-#              the given one; or of what another program like `backward` gives, and what that reads. None: it has none
+#              the given one; or of what another program like `backward` gives, and what that reads. None: it has none;
+#              "again": PyTorch tells it
 #   wide       some of it autocast computes in float32
 #   types      of the results for which it holds; empty for all
 _Tailed = namedtuple(
@@ -645,7 +646,7 @@ def _known_gradients(ctx, gradient, needed, saved, y):
     x, weight, bias, *operands = saved
     tailed, of_layer, found = ctx.tailed, gradient, [None] * len(operands)
     sources = [source if need else None for source, need in zip(tailed.sources, needed[3:])]
-    if not (tailed.backward or tailed.slope):
+    if not (tailed.backward or tailed.slope) or "again" in sources:
         return None
     if any(needed[:3]) or any(source and source[0] == "layer" for source in sources):
         if tailed.slope:

@@ -60,11 +60,11 @@ class Gradient(NamedTuple):
     function: str | None
     factor: float
 
-    @property
-    def programs(self) -> tuple[str, ...]:
-        """The texts of all that it takes."""
+    def programs(self, learns: Sequence[bool]) -> tuple[str, ...]:
+        """The texts of all that it takes for y and for those operands."""
         of_sum = (self.of_sum,) if self.function is None else ()
-        computed = (*of_sum, *(each for each in self.sources if isinstance(each, Computed)))
+        own = (each for each, asked in zip(self.sources, learns, strict=True) if asked)
+        computed = (*of_sum, *(each for each in own if isinstance(each, Computed)))
         return tuple(dict.fromkeys(each.program.text for each in computed))
 
 

@@ -26,7 +26,7 @@ from tconv.planner.tuned import Answers, Tuned
 from tconv.pointwise.calls import known_gradient
 from tconv.pointwise.program import parse
 from tconv.problem import DTYPE_OF, PRECISIONS, Layer, Problem
-from tconv.sandbox.behind import parted
+from tconv.sandbox.behind import KnownTail, parted
 from tconv.sandbox.cut import SLICED
 from tconv.sandbox.model_file import MODEL, Interface, ModelFileError, read_source
 from tconv.sandbox.trace import Trace
@@ -119,7 +119,7 @@ def plan_layers(
             tuple(tuple(planned[problem]) for planned in further if problem in planned),
             _behind(traced.tails, programs) or (Behind(),),
             _behind(traced.in_evaluation, programs),
-            _backward(traced.tails, programs),
+            _backward(traced.tails, programs, trace.known),
             traced.compiled,
         )
         for traced, problem, reason in zip(trace.layers, asked, left, strict=True)
@@ -152,13 +152,14 @@ def _behind(noted: Sequence[str], programs: Mapping[str, str]) -> tuple[Behind, 
     return tuple(dict.fromkeys(of(*parted(each)) for each in noted))
 
 
-def _backward(noted: Sequence[str], programs: Mapping[str, str]) -> tuple[Behind, ...]:
+def _backward(noted: Sequence[str], programs: Mapping[str, str], known: Sequence[KnownTail]) -> tuple[Behind, ...]:
     """The programs of gradients behind a layer, where they do not follow from what forward gave.
 
     A model that is built to train takes none in evaluation, as a rule: there PyTorch differentiates its tails.
     """
-    gradients = [known_gradient(calls) for calls, _ in map(parted, noted) if programs.get(calls)]
-    texts = [text for each in gradients if each is not None for text in each.programs]
+    behind = {calls for calls, _ in map(parted, noted) if programs.get(calls)}
+    gradients = [(known_gradient(tail.calls), tail.learns) for tail in known if tail.calls in behind]
+    texts = [text for each, learns in gradients if each is not None for text in each.programs(learns)]
     return tuple(Behind(text, backward=True) for text in dict.fromkeys(texts))
 
 

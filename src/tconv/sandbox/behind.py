@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import ast
 import functools
+import operator
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from types import MappingProxyType, MethodType
 from typing import Any
@@ -67,12 +68,20 @@ class KnownTail:
         calls: what it calls, as `notes.Notes` has it.
         operands: which of the tensors that it reads these take, in their order.
         types: of results for which it calls the same.
+        learns: of each operand, whether it asked for a gradient.
     """
 
     said: tuple[int | str | None, ...]
     calls: str
     operands: tuple[int, ...]
     types: tuple[str, ...]
+    learns: tuple[bool, ...]
+
+    def beside(self, other: KnownTail | None) -> KnownTail | None:
+        """What is known by both; None where they are not the same."""
+        if other is None or replace(other, learns=self.learns) != self:
+            return None
+        return replace(self, learns=tuple(map(operator.or_, self.learns, other.learns)))
 
 
 def parted(noted: str) -> tuple[str, int]:
@@ -148,8 +157,8 @@ class Tails:
         self.lines = lines
         self.sites: dict[int, set[str]] = defaultdict(set)
         self.modules: set[str] = set()
-        #: What each was seen to be, by `KnownTail.said`: one thing, as a rule.
-        self.known: dict[Any, set[KnownTail]] = defaultdict(set)
+        #: What each was seen to be, by `KnownTail.said`; None where it was now this and now that.
+        self.known: dict[Any, KnownTail | None] = {}
         #: Why what stands behind a layer is not its tail, by the layer's name, where the file's text does not show it.
         self.ends: dict[str, str] = {}
         self._runtime: dict[str, Any] = {
@@ -230,7 +239,9 @@ class Tails:
             types = [dtype for dtype in _TYPES if Notes(result, dtype).of(run) == calls]
             if result.dtype in types:  # else what it reads is another thing each time
                 operands = tuple(places[_memory(operand)] for operand in notes.operands)
-                self.known[said].add(KnownTail(said, calls, operands, tuple(str(dtype)[6:] for dtype in types)))
+                learns = tuple(operand.requires_grad for operand in notes.operands)
+                found = KnownTail(said, calls, operands, tuple(str(dtype)[6:] for dtype in types), learns)
+                self.known[said] = found.beside(self.known.get(said, found))
         return calls
 
 

@@ -181,8 +181,7 @@ class Tracer:
         model = load(self._path, self._interface, text, tails.names)
         traced = _trace(model, tails, evaluates=True)
         sites = {str(number): sorted(calls) for number, calls in tails.sites.items()}
-        # What calls now this and now that can be told of by nothing that it reads.
-        known = [asdict(each) for found in tails.known.values() for each in found if len(found) == 1]
+        known = [asdict(each) for each in tails.known.values() if each is not None]
         return {**traced, "sites": sites, "known": known, "modules": sorted(tails.modules), "apart": tails.ends}
 
 
@@ -440,7 +439,7 @@ def decode_trace(fields: dict[str, Any]) -> Trace:
     """The answer of `Tracer.trace` and `Tracer.fused`, after a passage through JSON."""
     sites = {int(number): tuple(calls) for number, calls in fields.get("sites", {}).items()}
     known = tuple(
-        KnownTail(tuple(of["said"]), of["calls"], tuple(of["operands"]), tuple(of["types"]))
+        KnownTail(tuple(of["said"]), of["calls"], *(tuple(of[name]) for name in ("operands", "types", "learns")))
         for of in fields.get("known", ())
     )
     modules, apart = tuple(fields.get("modules", ())), fields.get("apart", {})
