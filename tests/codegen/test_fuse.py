@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import textwrap
 from pathlib import Path
 
@@ -370,6 +371,21 @@ def test_what_is_taken_means_the_same(name: str, tmp_path: Path) -> None:
     for training in (False, True):
         assert same(results(path, text, training), results(path, None, training)), text
     assert text is None or ("cuda_fused(" in text) == (name != "a sequence")
+
+
+@pytest.mark.parametrize("tabs", [False, True])
+def test_a_long_call_takes_several_lines(tabs: bool, tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        "\n        y = self.up(x)\n        y = y * self.scale + skip\n        y = self.act(y)\n        return y",
+    )
+    long = path.read_text().replace(
+        "self.scale", "self.what_scales_each_channel_of_what_the_layer_gives_here_and_there"
+    )
+    path.write_text(long.replace("    ", "\t") if tabs else long)
+    text = fused_of(path).text
+    assert text is not None and re.search(r"y = cuda_fused\(\n\t*\s+self\.up,\n\s+x,\n\s+tail=tail,\n", text)
+    assert same(results(path, text, False), results(path, None, False))
 
 
 def test_lines_end_as_they_did(tmp_path: Path) -> None:

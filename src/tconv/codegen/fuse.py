@@ -587,7 +587,7 @@ class _Fuser:
         if not chain.statements and chain.part is None:
             alone = chain.expression is chain.layer
             tail = "" if alone or row else self._lambda(chain.layer, chain.expression, _free("y", used))
-            call = self._fused_call(chain, tail, row or modules)
+            call = _call(self._fused_words(chain, tail, row or modules))
             taken = chain.joined.call if chain.joined else chain.expression
             yield _Edit(first, first, above)
             yield _Edit(self._offset(taken), self._end(taken), call)
@@ -608,11 +608,11 @@ class _Fuser:
         only = self._only_expression(chain)
         in_line = ""
         if only is not None and alone:
-            call = self._fused_call(chain, f"lambda {chain.name}: {self._text(only[1])}", modules)
+            call = _call(self._fused_words(chain, f"lambda {chain.name}: {self._text(only[1])}", modules))
             in_line = f"{indent}{target} {call}{self._newline}"
         nothing = alone and _are_copies(chain.statements) and isinstance(chain.last, ast.Name)
         if row or nothing:
-            call = f"{indent}{target} {self._fused_call(chain, '', row)}{self._newline}"
+            call = self._line(indent, target, self._fused_words(chain, "", row))
             yield _Edit(first, start, self._comments_between(start, end) + above + call)
         elif only is not None and in_line and len(in_line) <= _LONGEST:
             between = self._bytes[start : self._starts[only[0].lineno - 1]].decode()
@@ -634,7 +634,7 @@ class _Fuser:
             result = _enclosed(self._text(chain.last)) if chain.last else kept
             body += "" if whole else f"{indent}{further}return {result}{self._newline}"
             yield _Edit(first, start, body + self._newline)
-            yield _Edit(end, end, f"{above}{indent}{target} {self._fused_call(chain, tail, modules)}{self._newline}")
+            yield _Edit(end, end, above + self._line(indent, target, self._fused_words(chain, tail, modules)))
         if end > start:
             yield _Edit(start, end, "")
         if chain.part is not None and instead:
@@ -708,7 +708,8 @@ class _Fuser:
         before, behind = self._bytes[start : self._offset(layer)], self._bytes[self._end(layer) : end]
         return f"lambda {name}: {before.decode()}{name}{behind.decode()}"
 
-    def _fused_call(self, chain: _Chain, tail: str, modules: Sequence[str]) -> str:
+    def _fused_words(self, chain: _Chain, tail: str, modules: Sequence[str]) -> list[str]:
+        """The arguments of `cuda_fused`."""
         layer = chain.layer
         function = self._text(layer.func)
         given = self._bytes[self._end(layer.func) : self._end(layer)].decode().strip()[1:-1].strip().rstrip(",")
@@ -722,7 +723,16 @@ class _Fuser:
                 words += [f"{name}=[{', '.join(map(self._text, parts))}]"] * bool(parts)
         words += [f"reads=[{', '.join(self._reads(chain))}]"] * bool(tail)
         words += [f"site={len(self._sites)}"] * (self._numbered or bool(tail))
-        return f"{FUSED}({', '.join(words)})"
+        return words
+
+    def _line(self, indent: str, target: str, words: Sequence[str]) -> str:
+        """A statement that calls `cuda_fused` with these arguments, in several lines where one is too long."""
+        line = f"{indent}{target} {_call(words)}{self._newline}"
+        if len(line) <= _LONGEST:
+            return line
+        further = indent + ("\t" if "\t" in indent else _FOUR)
+        given = "".join(f"{further}{word},{self._newline}" for word in words)
+        return f"{indent}{target} {FUSED}({self._newline}{given}{indent}){self._newline}"
 
     def _reads(self, chain: _Chain) -> list[str]:
         """What a tail reads beside the layer's result, but for functions and modules that it calls.
@@ -815,6 +825,10 @@ def _behind(chain: _Chain) -> Iterator[ast.AST]:
     inner = set(ast.walk(chain.layer))
     for part in (chain.expression, *chain.statements, *([chain.last] if chain.last else [])):
         yield from (node for node in ast.walk(part) if node not in inner)
+
+
+def _call(words: Sequence[str]) -> str:
+    return f"{FUSED}({', '.join(words)})"
 
 
 def _enclosed(text: str) -> str:
