@@ -63,35 +63,36 @@ def loaded(path: Path) -> ModuleType:
     return module
 
 
-def written(path: Path, gpu: Gpu, arithmetic: Resolve, pool: Executor, workshop: Workshop) -> str:
-    """The text that `tconv optimize` writes of a model file."""
+def written(
+    path: Path, gpu: Gpu, arithmetic: Resolve, pool: Executor, workshop: Workshop, types: tuple[str, ...] = ()
+) -> str:
+    """The text that `tconv optimize` writes of a model file, for these types beside its own."""
     fused = with_tails(path, trace(path, workshop=workshop), workshop)
     wanted = understood("match", fused.trace.tf32)
     # As if others used the GPU: winners are not kept, so that the backend does not find them.
     found = search(fused.trace, gpu, pool, "match", arithmetic, {}, False, fused.programs)
     measured = {answer.question: answer.measured for answer in found.answers}
-    layers = plan_layers(
-        fused.trace, path, gpu, wanted, arithmetic, tuned=found.tuned, measured=measured, programs=fused.programs
-    )
+    known = {"tuned": found.tuned, "measured": measured, "programs": fused.programs}
+    layers = plan_layers(fused.trace, path, gpu, wanted, arithmetic, types=types, **known)
     return build(path, settle(layers, gpu, [gpu.arch], pool)(), fused.text, fused.tails)
 
 
-def file_of(name: str) -> Path:
-    """Where the file of a model goes."""
-    return ROOT / "build" / "fused" / f"{name}_new.py"
+def file_of(name: str, types: tuple[str, ...] = ()) -> Path:
+    """Where the file of a model for these types beside its own goes."""
+    return ROOT / "build" / "fused" / f"{'_'.join((name, *types))}_new.py"
 
 
-def build_file(name: str) -> int:
+def build_file(path: Path) -> int:
     """Builds the kernels of a model's file."""
-    file = loaded(file_of(name))
+    file = loaded(path)
     model = file.ModelNew(*file.get_init_inputs()).cuda().eval()
     with torch.no_grad():
         model(*(t.cuda() for t in file.get_inputs()))
     return 0
 
 
-def write_all(names: list[str]) -> None:
-    """The files of these models, written one after the other and built side by side."""
+def write_all(names: list[str], types: tuple[str, ...] = ()) -> None:
+    """The files of these models, for these types beside their own, written one by one and built side by side."""
     from tconv.jit.loader import gpu_of
 
     file_of("").parent.mkdir(parents=True, exist_ok=True)
@@ -99,9 +100,9 @@ def write_all(names: list[str]) -> None:
     arithmetic = partial(resolve, device=torch.device("cuda"))
     with compilers() as pool, Workshop(traces=True) as workshop:
         for name in names:
-            text = written(models()[name], gpu_of(0), arithmetic, pool, workshop)
-            file_of(name).write_text(text, encoding="utf-8")
-    processes = {name: subprocess.Popen([*script, name]) for name in names}
+            text = written(models()[name], gpu_of(0), arithmetic, pool, workshop, types)
+            file_of(name, types).write_text(text, encoding="utf-8")
+    processes = {name: subprocess.Popen([*script, str(file_of(name, types))]) for name in names}
     failed = [name for name, process in processes.items() if process.wait() != 0]
     if failed:
         raise RuntimeError(f"the files of {', '.join(failed)} were not built")
@@ -175,7 +176,7 @@ def main() -> int:
     made.add_argument("--type", default="float32", help="of weights and inputs")
     made.add_argument("--channels-last", action="store_true", help="memory format of weights and inputs")
     made.add_argument("--no-files", action="store_true", help="no written files")
-    made.add_argument("--build", default="", metavar="NAME", help="build the file of one model, and no more")
+    made.add_argument("--build", type=Path, metavar="FILE", help="build this written file, and no more")
     options = made.parse_args()
     if not torch.cuda.is_available():
         print("fused.py measures on a GPU, and there is none here", file=sys.stderr)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from plot import PLOTS
 from results import FORMATS, Results, geometric_mean, machine, speedup
 from texts import NOTHING, factor, milliseconds, table
@@ -189,25 +191,32 @@ def written_body(written: Results | None) -> str:
     )
 
 
-def training_body(training: Results | None) -> str:
-    """Training steps of whole models, and what gradients cost a forward pass."""
-    if not training:
-        return NOTHING
+def training_body(trainings: Mapping[str, Results | None]) -> str:
+    """Training steps of whole models by how they are called, and what gradients cost a forward pass."""
+    return "\n".join(training_text(name, each) for name, each in trainings.items() if each) or NOTHING
+
+
+def training_text(name: str, training: Results) -> str:
+    """In one way of calling."""
     rows = []
     for model, result in training["layers"].items():
         if not result["equal"]:
-            rows.append([f"`{model}`: {'; '.join(result['reasons'])}", *[""] * 8])
+            rows.append([f"`{model}`: {'; '.join(result['reasons'])}", *[""] * 9])
             continue
         steps = [milliseconds(result[f"{side}_step"]) for side in ("pytorch", "compile", "backend", "file")]
-        of_eager, of_compiled = (result["file_step"] / result[f"{side}_step"] for side in ("pytorch", "compile"))
-        peak = result["file_peak"] / result["pytorch_peak"]
-        asked = result["file_as_called"] / result["file_inference"]
-        rows.append([f"`{model}`", *steps, *(f"{ratio:.2f}" for ratio in (of_eager, of_compiled, peak, asked))])
+        ratios = [
+            result["file_step"] / result["pytorch_step"],
+            result["file_step"] / result["compile_step"],
+            result["file_peak"] / result["pytorch_peak"],
+            result["file_as_called"] / result["compile_as_called"],
+            result["file_as_called"] / result["file_inference"],
+        ]
+        rows.append([f"`{model}`", *steps, *(f"{ratio:.2f}" for ratio in ratios)])
     heads = ["eager ms", "`torch.compile` ms", "tconv's backend ms", "file ms", "file / eager", "file / compile"]
-    heads += ["peak memory / eager's", "as called / inference"]
+    heads += ["peak memory / eager's", "forward / compile's", "as called / inference"]
     return (
-        f"Training steps on {machine(training['environment'])}: forward, backward and SGD. The last column is the time "
-        "of the file's forward pass with gradients asked for, by that of the one without:\n\n"
+        f"Training steps in {name} on {machine(training['environment'])}: forward, backward and SGD. The last columns "
+        "are the file's forward pass with gradients asked for, beside `torch.compile`'s and beside the one without:\n\n"
         + table(["model", *heads], rows)
     )
 

@@ -28,6 +28,8 @@ from texts import NOTHING, factor, milliseconds, table
 
 #: Types and formats of benchmarks/fused.py, and the names of their results.
 FUSED = {"float32": "fused", "bfloat16": "fused-bfloat16", "channels_last": "fused-channels_last"}
+#: Ways of benchmarks/training.py, and the names of their results.
+TRAINING = {"float32": "training", "autocast to bfloat16": "training-autocast"}
 BEGIN = "<!-- benchmarks: written by benchmarks/report.py -->\n"
 END = "<!-- end of benchmarks -->\n"
 
@@ -177,7 +179,7 @@ def targets() -> dict[Path, str]:
             growth_body(load("growth")),
         ],
         "docs/fusing.md": [
-            training_body(load("training")),
+            training_body({name: load(file) for name, file in TRAINING.items()}),
             fused_body({name: load(file) for name, file in FUSED.items()}),
         ],
         "docs/hopper.md": [hopper_body(load("hopper")), every_layer_body(load("layers-h100"))],

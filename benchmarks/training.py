@@ -1,12 +1,14 @@
 """Training steps of whole models: PyTorch's eager mode, `torch.compile`, and tconv's backend and written files.
 
-    PYTHONPATH=src python3 benchmarks/training.py [--only NAME] [--budget SECONDS] [--fresh]
+    PYTHONPATH=src python3 benchmarks/training.py [--autocast] [--only NAME] [--budget SECONDS] [--fresh]
 
 The models are those of benchmarks/fused/ and two examples, as constructed. A step is forward, backward from a fixed
 gradient of the result, and SGD. Beside it stands the file's forward pass with gradients asked for, and without.
 
-Writes benchmarks/results/training.json: medians of milliseconds with a cold L2 cache, peaks of memory in bytes, and how
-far gradients are from those of exact arithmetic, beside how far eager's are.
+Under `--autocast` in bfloat16, which the files have kernels for then.
+
+Writes benchmarks/results/training.json, or training-autocast.json: medians of milliseconds with a cold L2 cache, peaks
+of memory in bytes, and how far gradients are from those of exact arithmetic, beside how far eager's are.
 """
 
 from __future__ import annotations
@@ -32,10 +34,21 @@ _RATE = 1e-6
 
 
 class Training:
-    """A model that is trained on the same inputs, step by step."""
+    """A model that is trained on the same inputs, step by step.
 
-    def __init__(self, model: nn.Module, inputs: Sequence[Tensor], called: Callable[..., Any] | None = None) -> None:
-        self.model, self._inputs = model, inputs
+    Args:
+        called: what stands for the model, where it is called.
+        autocast: its forward passes run under autocast in bfloat16.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        inputs: Sequence[Tensor],
+        called: Callable[..., Any] | None = None,
+        autocast: bool = False,
+    ) -> None:
+        self.model, self._inputs, self._autocast = model, inputs, autocast
         # Not "or": a compiled module has no truth value.
         self._called = model if called is None else called
         self._optimizer = torch.optim.SGD(model.parameters(), _RATE)
@@ -43,7 +56,8 @@ class Training:
 
     def forward(self) -> Tensor:
         """A result, with its graph if gradients are asked for."""
-        result: Tensor = self._called(*self._inputs)
+        with torch.autocast(self._inputs[0].device.type, torch.bfloat16, enabled=self._autocast):
+            result: Tensor = self._called(*self._inputs)
         return result
 
     def backward(self) -> None:
@@ -72,7 +86,7 @@ def distance(found: Sequence[Tensor], exact: Sequence[Tensor]) -> float:
     return max(Distance.between(f[None], e[None]).pooled for f, e in zip(found, exact, strict=True))
 
 
-def measure(path: Path, clock: CudaClock) -> Results:
+def measure(path: Path, autocast: bool, clock: CudaClock) -> Results:
     """Of one model."""
     torch.manual_seed(0)
     file = loaded(path)
@@ -85,10 +99,10 @@ def measure(path: Path, clock: CudaClock) -> Results:
     def training(made: Callable[[nn.Module], Any] = lambda model: model, written: bool = False) -> Training:
         """From the same parameters and statistics each time."""
         torch._dynamo.reset()
-        source = loaded(file_of(path.stem)) if written else file
+        source = loaded(file_of(path.stem, types_of(autocast))) if written else file
         trained = (source.ModelNew if written else file.Model)(*file.get_init_inputs()).cuda()
         trained.load_state_dict(state)
-        return Training(trained, inputs, made(trained))
+        return Training(trained, inputs, made(trained), autocast)
 
     del model
     sides = {
@@ -119,16 +133,23 @@ def measure(path: Path, clock: CudaClock) -> Results:
     return found
 
 
+def types_of(autocast: bool) -> tuple[str, ...]:
+    """What files have kernels for beside their own type."""
+    return ("bfloat16",) if autocast else ()
+
+
 def main() -> int:
-    options = parser(__doc__).parse_args()
+    made = parser(__doc__)
+    made.add_argument("--autocast", action="store_true", help="under autocast in bfloat16")
+    options = made.parse_args()
     if not torch.cuda.is_available():
         print("training.py measures on a GPU, and there is none here", file=sys.stderr)
         return 2
-    write_all([name for name in models() if options.only in name and not file_of(name).exists()])
-    clock = CudaClock()
-    return measure_missing(
-        "training", {name: partial(measure, path, clock) for name, path in models().items()}, options
-    )
+    types = types_of(options.autocast)
+    write_all([name for name in models() if options.only in name and not file_of(name, types).exists()], types)
+    of_all = partial(measure, autocast=options.autocast, clock=CudaClock())
+    wanted = {name: partial(of_all, path) for name, path in models().items()}
+    return measure_missing("training-autocast" if options.autocast else "training", wanted, options)
 
 
 if __name__ == "__main__":
