@@ -163,6 +163,15 @@ def test_two_tails_that_read_the_same(made: Made) -> None:
     assert file.programs == ["max(y + channel0, 0)", "tanh(y + channel0)"]
 
 
+def test_names_that_the_user_has_are_left_to_him(made: Made) -> None:
+    theirs = "_PROGRAM_1, _behind_1 = 'mine', 'mine too'\n\n    class Model"
+    file, x = made(TWO_SITES.replace("class Model", theirs)), torch.randn(2, 3, 4, 5)
+    ours, other = file.models()
+    found = [torch.autograd.grad(call(each, [x]).sum(), each.gate, create_graph=True)[0] for each in (ours, other)]  # type: ignore[arg-type]
+    assert close(*found) and file.programs[:2] == ["max(y + channel0, 0)", "tanh(y + channel0)"]
+    assert (file.ours["_PROGRAM_1"], file.ours["_behind_1"]) == ("mine", "mine too")
+
+
 CHANGING_PLACES = """
     import torch
     from torch import nn

@@ -11,7 +11,7 @@ import re
 import sys
 import textwrap
 import tokenize
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -221,15 +221,19 @@ def generate(
     texts = cuda_texts(kernels)
     programs = list(dict.fromkeys(each.kernel.layer.tail for each in kernels if each.kernel.layer.tail))
     places = _places(kernels)
-    free = (each for each in map("_PROGRAM_{}".format, itertools.count(1)) if each not in source.module_names)
-    constants = dict(zip(programs, free, strict=False))
-    known = [(each, tails.programs[each.calls]) for each in tails.known if each.calls in tails.programs]
-    again = {
-        calls: f"_behind_{number}"
-        for number, calls in enumerate(dict.fromkeys(each.calls for each, program in known if program), 1)
-    }
+    constants = dict(zip(programs, _free("_PROGRAM_{}", source), strict=False))
+    # Of a layer that is left to PyTorch there is no kernel with the program.
+    known = [each for each in tails.known if (program := tails.programs.get(each.calls)) == "" or program in constants]
+    called_behind = dict.fromkeys(each.calls for each in known if tails.programs[each.calls])
+    again = dict(zip(called_behind, _free("_behind_{}", source), strict=False))
+    gradients = [_gradient(each, constants) if each.calls in again else None for each in known]
     types = {plan.kernel.layer.dtype for layer in planned for plans in layer.groups for plan in plans}
-    tailed = [_tailed(each, program, again.get(each.calls, ""), constants, types) for each, program in known]
+    tailed = [
+        _tailed(
+            each, gradient, constants.get(tails.programs[each.calls], '""'), again.get(each.calls), constants, types
+        )
+        for each, gradient in zip(known, gradients, strict=True)
+    ]
     entries = [_entry(layer, of_layer, places, constants) for layer, of_layer in recorded.items()]
     runtime = _filled(
         {
@@ -246,9 +250,8 @@ def generate(
     )
     scales = any(
         isinstance(source, Computed) and learns
-        for tail, program in known
-        if (gradient := _gradient(tail, program, constants)) is not None
-        for source, learns in zip(gradient.sources, tail.learns, strict=True)
+        for tail, gradient in zip(known, gradients, strict=True)
+        for source, learns in zip(gradient.sources if gradient else (), tail.learns, strict=False)
     )
     # The text may hand tails to layers all of which are left to PyTorch.
     hands_over = any(layer.behind for layer in planned) or f"{FUSED}(" in source.body
@@ -495,27 +498,35 @@ def _operands(text: str) -> str:
     return str(tuple(operand.name for operand in parse(text).operands)).replace("'", '"')
 
 
-def _gradient(tail: KnownTail, program: str, constants: Mapping[str, str]) -> Gradient | None:
-    """The gradient of a tail with that program; None where the file has not all kernels for it.
+def _free(form: str, source: Rewritten) -> Iterator[str]:
+    """Names of that form, numbered, that the user's text does not bind."""
+    return (each for each in map(form.format, itertools.count(1)) if each not in source.module_names)
 
-    Of a layer that is left to PyTorch there is none.
-    """
-    gradient = known_gradient(tail.calls) if program in constants else None
+
+def _gradient(tail: KnownTail, constants: Mapping[str, str]) -> Gradient | None:
+    """The gradient of a tail; None where the file has not all kernels for it."""
+    gradient = known_gradient(tail.calls)
     return gradient if gradient and all(text in constants for text in gradient.programs(tail.learns)) else None
 
 
-def _tailed(tail: KnownTail, program: str, again: str, constants: Mapping[str, str], types: set[str]) -> str:
+def _tailed(
+    tail: KnownTail,
+    gradient: Gradient | None,
+    program: str,
+    again: str | None,
+    constants: Mapping[str, str],
+    types: set[str],
+) -> str:
     """What is recorded of a tail: its program, and whence gradients come behind it.
 
     Args:
-        again: the name of the function that says the same in PyTorch's operators.
+        program: its name.
+        again: the name of the function that says the same in PyTorch's operators; None for a tail that calls nothing.
         types: of the file's layers.
     """
-    words = [constants.get(program, _string(program, 8))]
-    if program:
-        words += [f"operands={tail.operands}"] * bool(tail.operands)
-        words += [f"again={again}"]
-    gradient = _gradient(tail, program, constants)
+    words = [program]
+    words += [f"operands={tail.operands}"] * bool(tail.operands)
+    words += [f"again={again}"] * bool(again)
     if gradient is not None:
         sources = [_source(*each, constants) for each in zip(gradient.sources, tail.learns, strict=True)]
         words += [f"sources=({', '.join(sources)}{',' * (len(sources) == 1)})"] * bool(sources)
