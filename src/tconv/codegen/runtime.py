@@ -697,7 +697,7 @@ def _sums(ctx, program, reads, saved, gradient, name):
         part = _run(launch, x[own], weight, bias, *(of_part[place] for place in reads), gradient[own])
         wide = torch.promote_types(part.dtype, torch.float32)
         parts.append(part if whole else part.sum(list(range(2, x.dim())), keepdim=True, dtype=wide))
-    return torch.cat(parts)
+    return part if whole else torch.cat(parts)
 
 
 # ---- where tensors scale

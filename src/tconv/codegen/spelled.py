@@ -37,7 +37,7 @@ def spelled(calls: str, name: str) -> str:
         text = f"    {ast.unparse(line.targets[0])} = {_text(line.value)}"
         if len(text) > _LONGEST:
             before, _, arguments = text.partition("(")
-            wrapped = textwrap.fill(arguments[:-1], _LONGEST - 8, break_long_words=False)
+            wrapped = textwrap.fill(arguments[:-1], _LONGEST - 8, break_long_words=False, break_on_hyphens=False)
             text = f"{before}(\n{textwrap.indent(wrapped, ' ' * 8)}\n    )"
         body.append(text + "\n")
     parameters = ", ".join(["y", *(names[number] for number in operands)])
