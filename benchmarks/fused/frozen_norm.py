@@ -22,3 +22,7 @@ class Model(nn.Module):
 
 def get_inputs():
     return [torch.rand(8, 256, 48, 48)]
+
+
+def get_init_inputs():
+    return []

@@ -18,3 +18,7 @@ class Model(nn.Module):
 
 def get_inputs():
     return [torch.rand(16, 96, 96, 96), torch.rand(16, 96, 192, 192), torch.rand(16, 96, 1, 1)]
+
+
+def get_init_inputs():
+    return []

@@ -21,3 +21,7 @@ class Model(nn.Module):
 
 def get_inputs():
     return [torch.rand(8, 64, 96, 160)]
+
+
+def get_init_inputs():
+    return []

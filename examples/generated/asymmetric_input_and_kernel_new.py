@@ -271,7 +271,7 @@ def _define(space):
     return defined
 
 # What torch.compile and dispatch modes see, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_5df54b4be31331aa")
+_OPERATOR = _define("tconv_40ee9abd8372446b")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them
@@ -1176,8 +1176,6 @@ template <class Kernel> struct WgmmaStore {
       const float* const from = staged + first * kStagedPitch + item * width;
       TCONV_UNROLL for (int step = 0; step < steps; step += together) {
         Vector<float, width> outputs[together];
-        // Those of channels that are not present are computed like others, from what is staged there, too, and not
-        // stored: values that are there under a condition would take more instructions, and more registers.
         TCONV_UNROLL for (int i = 0; i < together; ++i) {
           const int channel = (step + i) * channel_lanes;
           float values[width];

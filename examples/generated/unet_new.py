@@ -296,7 +296,7 @@ def _define(space):
     return defined
 
 # What torch.compile and dispatch modes see, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_55bdc2e0878eb9bb")
+_OPERATOR = _define("tconv_7bf13d5c56a63b84")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them
@@ -1339,7 +1339,8 @@ template <class Kernel> struct WgmmaStore {
   }
 
   // Adds a channel's bias to some of its sums and makes them outputs by the layer's program, which may read what
-  // belongs to those that are stored from `to` on, if they are present.
+  // belongs to those that are stored from `to` on, if they are present. Those that are not are computed like others,
+  // and not stored: in a branch, an output's loads and arithmetic would wait until the output before is stored.
   template <int width> TCONV_DEVICE void finish(float (&values)[width], const Channel& channel) const {
     TCONV_UNROLL for (int i = 0; i < width; ++i) values[i] = values[i] + channel.bias;
   }
@@ -1391,8 +1392,6 @@ template <class Kernel> struct WgmmaStore {
       const float* const from = staged + first * kStagedPitch + item * width;
       TCONV_UNROLL for (int step = 0; step < steps; step += together) {
         Vector<float, width> outputs[together];
-        // Those of channels that are not present are computed like others, from what is staged there, too, and not
-        // stored: values that are there under a condition would take more instructions, and more registers.
         TCONV_UNROLL for (int i = 0; i < together; ++i) {
           const int channel = (step + i) * channel_lanes;
           const bool present = whole || first + channel < channels;
@@ -1439,10 +1438,8 @@ template <class Kernel> struct WgmmaStore {
             TCONV_UNROLL for (int half = 0; half < 2; ++half) {
               float values[width];
               TCONV_UNROLL for (int i = 0; i < width; ++i) values[i] = sum(tile, half, phase + i, octet, own);
-              if (inside[half] && present) {
-                finish(values, of_channel);
-                store_vector(to[half], rounded(values));
-              }
+              finish(values, of_channel);
+              if (inside[half] && present) store_vector(to[half], rounded(values));
               to[half] += (own == 0 ? 1 : 7) * plane();
             }
           }

@@ -291,7 +291,7 @@ def _define(space):
     return defined
 
 # What torch.compile and dispatch modes see, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_4c89c1b637d8dbd6")
+_OPERATOR = _define("tconv_97c4d892a8710461")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them
@@ -1265,9 +1265,11 @@ template <class Kernel> struct MmaTurn {
            in_range(row, rows) && in_range(column, columns);
   }
 
-  // Stores neighbouring outputs of a channel, or of channels from one on.
-  template <int width> TCONV_DEVICE void put(float* to, const Vector<float, width>& together, int channel) const {
-    *reinterpret_cast<Vector<float, width>*>(to) = together;
+  // Stores neighbouring outputs of a channel, or of channels from one on, if they are present. By a program others are
+  // computed as well: in a branch, an output's loads and arithmetic would wait until the output before is stored.
+  template <int width>
+  TCONV_DEVICE void put(float* to, const Vector<float, width>& together, int channel, bool present) const {
+    if (present) *reinterpret_cast<Vector<float, width>*>(to) = together;
   }
 
   // Neighbouring lanes store neighbouring outputs of a row, `width` each; where there are too few, of several channels.
@@ -1298,7 +1300,7 @@ template <class Kernel> struct MmaTurn {
             const auto part = *reinterpret_cast<const Vector<float, neighbours>*>(of_phase);
             TCONV_UNROLL for (int n = 0; n < neighbours; ++n) together.values[n * run + i] = part.values[n];
           }
-          put(to, together, first_channel + channel);
+          put(to, together, first_channel + channel, true);
           to += channel_lanes * plane;
         }
       }

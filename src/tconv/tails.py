@@ -193,23 +193,33 @@ def _known(
     of_layer = gradient
     if any(needed[:3]) or any(source and source[0] == "layer" for source in sources):
         of_layer = _of_layer(route, known, saved, gradient, result)
-    if any(needed[:3]):
-        bias_sizes = None if bias is None else list(bias.shape)
-        yield from ops.layer_gradients(of_layer, input, weight, bias_sizes, route.arguments, needed[:3])
-    else:
-        yield from (None, None, None)
+    sums: dict[Any, Tensor] = {}
+    found: list[Tensor | None] = []
     for operand, shape, source in zip(operands, route.operand_shapes, sources, strict=True):
         if source is None:
-            yield None
+            found.append(None)
             continue
         if isinstance(source, Computed):
             part = _summed(route, source, saved, gradient, shape)
         else:
             of_what, factor = source
-            part = (of_layer if of_what == "layer" else gradient).sum_to_size(shape)
+            part = of_layer if of_what == "layer" else gradient
+            if shape != route.output_shape:
+                # The bias and what is added for each channel have the same sum, each its own copy.
+                known_sum = sums.get((of_what, shape))
+                part = sums[of_what, shape] = part.sum_to_size(shape) if known_sum is None else known_sum.clone()
             part = part if factor == 1 else part * factor
         # A number on the CPU goes with tensors of any device.
-        yield part.reshape(operand.shape).to(operand.device, operand.dtype)
+        found.append(part.reshape(operand.shape).to(operand.device, operand.dtype))
+    channels = (1, route.output_shape[1], *(1 for _ in route.output_shape[2:]))
+    of_bias = sums.get(("layer", channels)) if needed[2] else None
+    wanted = (*needed[:2], needed[2] and of_bias is None)
+    bias_sizes = None if bias is None else list(bias.shape)
+    of_inputs: Sequence[Tensor | None] = (None, None, None)
+    if any(wanted):
+        of_inputs = ops.layer_gradients(of_layer, input, weight, bias_sizes, route.arguments, wanted)
+    yield from (*of_inputs[:2], of_inputs[2] if of_bias is None else of_bias.reshape(bias.shape).clone())
+    yield from found
 
 
 def _of_layer(

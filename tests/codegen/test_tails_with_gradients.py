@@ -230,6 +230,16 @@ def test_what_is_summed_is_computed_in_slices_of_the_batch(made: Made) -> None:
     assert sorted(batches) == sorted([5, 5, 5] + 3 * [2, 2, 1]), "forward, the layer's and the skip's; others in slices"
 
 
+def test_gradients_that_are_the_same_sum_lie_apart(made: Made) -> None:
+    """An optimizer that changes one in place leaves the others as they are."""
+    file = made(OF_LEARNED.replace("BODY", "F.mish(self.up(x) + self.shift)"), ("float64",))
+    module, given = pair(file, inputs())[0]
+    weighted(module(*given)).backward()
+    of_shift, of_bias = module.shift.grad, module.up.bias.grad
+    torch.testing.assert_close(of_shift.flatten(), of_bias)
+    assert of_shift.untyped_storage().data_ptr() != of_bias.untyped_storage().data_ptr()
+
+
 def test_of_what_asked_for_no_gradient_pytorch_tells_it(made: Made) -> None:
     """There is no kernel for it: that of the layer alone runs. Where it does not ask, the kernels run."""
     file = made(OF_KNOWN.replace("BODY", "torch.clamp(self.up(x) * gate, min=-0.5) / 2"), ("float64",))

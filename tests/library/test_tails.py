@@ -262,6 +262,20 @@ def test_what_is_summed_is_computed_in_slices_of_the_batch(
     assert {plan.kernel.tile for plan in launched} == {launched[0].kernel.tile}
 
 
+def test_gradients_that_are_the_same_sum_lie_apart(launched: list[Plan]) -> None:
+    """An optimizer that changes one in place leaves the others as they are."""
+    x, weight, bias, shift = tensors([(2, 4, 5, 4), (4, 3, 3, 2), (3,), (3, 1, 1)])
+    of = [bias.requires_grad_(), shift.requires_grad_(), shift.detach().flatten().clone().requires_grad_()]
+    result = tconv.conv_transpose2d(
+        x, weight, bias, tail=Tail(lambda y, a, b: functional.mish(y + a + b[:, None, None])), tail_inputs=of[1:]
+    )
+    found = torch.autograd.grad(result.square().sum(), of)
+    for other in found[1:]:
+        torch.testing.assert_close(other.flatten(), found[0])
+    assert len({gradient.untyped_storage().data_ptr() for gradient in found}) == 3
+    assert len(launched) == 2
+
+
 def test_sums_of_slices_are_rounded_once(launched: list[Plan], monkeypatch: pytest.MonkeyPatch) -> None:
     x, weight, scale = (t.bfloat16() for t in tensors([(64, 4, 5, 4), (4, 3, 3, 2), (3, 1, 1)]))
     scale.requires_grad_()

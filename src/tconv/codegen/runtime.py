@@ -644,7 +644,7 @@ _apply_fused = super(torch.autograd.Function, _Fused).apply
 def _known_gradients(ctx, gradient, needed, saved, y):
     """Those of a layer and of what stands behind it, by kernels or from the result; None where they are not known."""
     x, weight, bias, *operands = saved
-    tailed, of_layer, found = ctx.tailed, gradient, [None] * len(operands)
+    tailed, of_layer, found, sums = ctx.tailed, gradient, [None] * len(operands), {}
     sources = [source if need else None for source, need in zip(tailed.sources, needed[3:])]
     if not (tailed.backward or tailed.slope) or "again" in sources:
         return None
@@ -669,11 +669,17 @@ def _known_gradients(ctx, gradient, needed, saved, y):
             # ---- where tensors scale
             # ---- where programs are computed
             kept = {"ou": range(x.dim()), "sa": (0, 1), "ch": (1,), "sc": ()}[name[:2]]
-            over = [axis for axis in range(x.dim()) if axis not in kept]
-            part = (part.sum(over) if over else part).reshape(operands[place].shape)
+            over = tuple(axis for axis in range(x.dim()) if axis not in kept)
+            if over:
+                # The bias and what is added for each channel have the same sum, each its own copy.
+                sum_of = sums.get((of, over))
+                part = sums[of, over] = part.sum(over) if sum_of is None else sum_of.clone()
+            part = part.reshape(operands[place].shape)
             found[place] = (part if factor == 1 else part * factor).to(x.dtype)
-    of_inputs = _gradients(ctx, of_layer, (x, weight), needed)[:3] if any(needed[:3]) else (None, None, None)
-    return (*of_inputs, *found)
+    of_bias = sums.get(("layer", (0, *range(2, x.dim())))) if needed[2] else None
+    needed = (*needed[:2], needed[2] and of_bias is None)
+    of_inputs = _gradients(ctx, of_layer, (x, weight), needed)[:3] if any(needed) else (None, None, None)
+    return (*of_inputs[:2], of_inputs[2] if of_bias is None else of_bias.clone(), *found)
 
 
 # ---- where programs are computed

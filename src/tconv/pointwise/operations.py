@@ -57,7 +57,7 @@ _ALL = (
     Operation("min", 2, "minimum", "tconv::minimum({0}, {1})"),
     Operation("max", 2, "maximum", "tconv::maximum({0}, {1})"),
     Operation("pow", 2, "pow", "pow({0}, {1})"),
-    Operation("where", 3, "where", "({0} ? {1} : {2})", chooses=True),
+    Operation("where", 3, "where", "tconv::select({0}, {1}, {2})", chooses=True),
     *(
         _symbol(name, symbol, _COMPARISON)
         for name, symbol in (("lt", "<"), ("le", "<="), ("gt", ">"), ("ge", ">="), ("eq", "=="), ("ne", "!="))

@@ -60,18 +60,19 @@ struct MmaTurn {
            in_range(row, rows) && in_range(column, columns);
   }
 
-  // Stores neighbouring outputs of a channel, or of channels from one on.
+  // Stores neighbouring outputs of a channel, or of channels from one on, if they are present. By a program others are
+  // computed as well: in a branch, an output's loads and arithmetic would wait until the output before is stored.
   template <int width>
-  TCONV_DEVICE void put(Element* to, const Vector<Staged, width>& together, int channel) const {
+  TCONV_DEVICE void put(Element* to, const Vector<Staged, width>& together, int channel, bool present) const {
     if (Layer::has_program) {
-      const auto read = epilogue.program.template fetch<width>(to, true);
+      const auto read = epilogue.program.template fetch<width>(to, present);
       Vector<Element, width> outputs;
 #pragma unroll
       for (int i = 0; i < width; ++i)
         outputs.values[i] = epilogue.output(to_accumulator(together.values[i]),
                                             epilogue.of(channel + (Tile::channels_last ? i : 0)), read, i);
-      *reinterpret_cast<Vector<Element, width>*>(to) = outputs;
-    } else {
+      if (present) *reinterpret_cast<Vector<Element, width>*>(to) = outputs;
+    } else if (present) {
       *reinterpret_cast<Vector<Staged, width>*>(to) = together;
     }
   }
@@ -108,7 +109,7 @@ struct MmaTurn {
 #pragma unroll
             for (int n = 0; n < neighbours; ++n) together.values[n * run + i] = part.values[n];
           }
-          put(to, together, first_channel + channel);
+          put(to, together, first_channel + channel, true);
           to += channel_lanes * plane;
         }
       }
@@ -127,13 +128,13 @@ struct MmaTurn {
       for (int slot = 0; slot < slots; ++slot) {
         int sample;
         Index offset;
-        if (!find(place, first_slot + slot, sample, offset)) continue;
+        const bool present = find(place, first_slot + slot, sample, offset);
         Element* const to =
             y + (static_cast<long long>(sample) * plane + offset) * y_channels + first_channel + channel;
         Vector<Staged, width> together;
 #pragma unroll
         for (int i = 0; i < width; ++i) together.values[i] = staged[row_of(slot, channel + i) * pitch + place];
-        put(to, together, first_channel + channel);
+        put(to, together, first_channel + channel, present);
       }
   }
 

@@ -43,6 +43,13 @@ TCONV_DEVICE void read_samples(const Element* values_of_all, long long place, lo
   for (int i = 0; i < N; ++i) values[i] = value_at(values_of_all + at + (channels_last ? i : 0), present);
 }
 
+// One of two values, which are both computed. Where C++ computes only one of them, compilers make a branch of that, in
+// which an output waits for the one before.
+template <class Number>
+TCONV_DEVICE Number select(bool condition, Number a, Number b) {
+  return condition ? a : b;
+}
+
 // The smaller or the larger one, not-a-number if one of them is: torch.minimum, torch.maximum.
 template <class Number>
 TCONV_DEVICE Number minimum(Number a, Number b) {

@@ -60,10 +60,10 @@ struct WgmmaStore {
   }
 
   // Adds a channel's bias to some of its sums and makes them outputs by the layer's program, which may read what
-  // belongs to those that are stored from `to` on, if they are present.
+  // belongs to those that are stored from `to` on, if they are present. Those that are not are computed like others,
+  // and not stored: in a branch, an output's loads and arithmetic would wait until the output before is stored.
   template <int width>
-  TCONV_DEVICE void finish(float (&values)[width], const Channel& channel, const Element* to,
-                           bool present = true) const {
+  TCONV_DEVICE void finish(float (&values)[width], const Channel& channel, const Element* to, bool present) const {
     const auto read = epilogue.program.template fetch<width>(to, present);
 #pragma unroll
     for (int i = 0; i < width; ++i) values[i] = epilogue.program.apply(channel.y(values[i]), channel, read, i);
@@ -139,8 +139,6 @@ struct WgmmaStore {
 #pragma unroll
       for (int step = 0; step < steps; step += together) {
         Vector<Element, width> outputs[together];
-        // Those of channels that are not present are computed like others, from what is staged there, too, and not
-        // stored: values that are there under a condition would take more instructions, and more registers.
 #pragma unroll
         for (int i = 0; i < together; ++i) {
           const int channel = (step + i) * channel_lanes;
@@ -205,10 +203,8 @@ struct WgmmaStore {
               float values[width];
 #pragma unroll
               for (int i = 0; i < width; ++i) values[i] = sum(tile, half, phase + i, octet, own);
-              if (inside[half] && present) {
-                if (has_epilogue) finish(values, of_channel, to[half]);
-                store_vector(to[half], rounded(values));
-              }
+              if (has_epilogue) finish(values, of_channel, to[half], inside[half] && present);
+              if (inside[half] && present) store_vector(to[half], rounded(values));
               to[half] += (own == 0 ? 1 : 7) * plane();
             }
           }
@@ -238,9 +234,15 @@ struct WgmmaStore {
 #pragma unroll
           for (int k = 0; k < width; ++k) of[k] = epilogue.of(channel + k < last ? channel + k : last);
         }
+        typename Program::template Values<width> read[positions];
+        if (has_epilogue && whole) {
+#pragma unroll
+          for (int i = 0; i < positions; ++i)
+            read[i] = epilogue.program.template fetch<width>(to[i] + in_block, (inside >> i & 1u) != 0);
+        }
 #pragma unroll
         for (int i = 0; i < positions; ++i) {
-          if ((inside >> i & 1u) == 0) continue;
+          const bool present = (inside >> i & 1u) != 0;
           Element* const own = to[i] + in_block;
           float values[width];
 #pragma unroll
@@ -248,26 +250,25 @@ struct WgmmaStore {
             values[k] = sum((first + i) / 2, i % 2, phase, set * width / 2 + k / 2, k % 2);
           if (whole) {
             if (has_epilogue) {
-              const auto read = epilogue.program.template fetch<width>(own, true);
 #pragma unroll
               for (int k = 0; k < width; ++k)
-                values[k] = epilogue.program.apply(of[k].y(values[k]), of[k], read, k);
+                values[k] = epilogue.program.apply(of[k].y(values[k]), of[k], read[i], k);
             }
-            store_vector(own, rounded(values));
+            if (present) store_vector(own, rounded(values));
           } else {
             // Not all of these channels need be there: one by one.
             if (has_epilogue) {
 #pragma unroll
               for (int k = 0; k < width; ++k) {
                 float value[1] = {values[k]};
-                finish(value, of[k], own + k, channel < Layer::group_out_channels - k);
+                finish(value, of[k], own + k, present && channel < Layer::group_out_channels - k);
                 values[k] = value[0];
               }
             }
             const Vector<Element, width> outputs = rounded(values);
 #pragma unroll
             for (int k = 0; k < width; ++k)
-              if (channel < Layer::group_out_channels - k) own[k] = outputs.values[k];
+              if (present && channel < Layer::group_out_channels - k) own[k] = outputs.values[k];
           }
         }
       }
