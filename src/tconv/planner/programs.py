@@ -22,7 +22,7 @@ _INSTRUCTIONS: Mapping[str, float] = MappingProxyType(
 )
 #: What a multiprocessor computes: instructions of so many outputs at once, each in so many cycles of so many a second.
 #: They add to a kernel's time, since nothing else is computed while outputs are stored. What is read for each output
-#: takes so many times as long as in a copy. Fitted to three programs behind nine layers on one NVIDIA H200: added to the
+#: takes so many times as long as in a copy. Fitted to three programs behind nine layers on one NVIDIA H200: with the
 #: time of the layer alone, they say the kernel's within 14 %, but for one of the 27.
 _LANES, _CYCLES, _CLOCK = 128, 0.75, 1.7e9
 _READING = 1.6
