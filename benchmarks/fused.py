@@ -83,27 +83,26 @@ def file_of(name: str, types: tuple[str, ...] = ()) -> Path:
 
 
 def build_file(path: Path) -> int:
-    """Builds the kernels of a model's file."""
+    """Builds the kernels of a model's file, as it is constructed."""
     file = loaded(path)
-    model = file.ModelNew(*file.get_init_inputs()).cuda().eval()
-    with torch.no_grad():
-        model(*(t.cuda() for t in file.get_inputs()))
+    file.ModelNew(*file.get_init_inputs())
     return 0
 
 
 def write_all(names: list[str], types: tuple[str, ...] = ()) -> None:
-    """The files of these models, for these types beside their own, written one by one and built side by side."""
+    """The files of these models, for these types beside their own: each is built while the next ones are written."""
     from tconv.jit.loader import gpu_of
 
     file_of("").parent.mkdir(parents=True, exist_ok=True)
     script = [sys.executable, __file__, "--build"]
     arithmetic = partial(resolve, device=torch.device("cuda"))
+    builds = {}
     with compilers() as pool, Workshop(traces=True) as workshop:
         for name in names:
             text = written(models()[name], gpu_of(0), arithmetic, pool, workshop, types)
             file_of(name, types).write_text(text, encoding="utf-8")
-    processes = {name: subprocess.Popen([*script, str(file_of(name, types))]) for name in names}
-    failed = [name for name, process in processes.items() if process.wait() != 0]
+            builds[name] = subprocess.Popen([*script, str(file_of(name, types))])
+    failed = [name for name, build in builds.items() if build.wait() != 0]
     if failed:
         raise RuntimeError(f"the files of {', '.join(failed)} were not built")
 

@@ -43,8 +43,9 @@ def backend(
     """What `torch.compile` calls for ``backend="tconv"``.
 
     Transposed convolutions run on tconv's kernels, those for which PyTorch is predicted to be faster excepted, and the
-    elementwise operators behind them in the same kernel. Where a gradient is asked for nothing is changed. With
-    ``torch._inductor.config.freezing`` weights are brought into a kernel's order once, while the model is compiled.
+    elementwise operators behind them in the same kernel. Where a gradient is asked for, backward is Inductor's, and
+    what it keeps of a layer's result ends the chain. With ``torch._inductor.config.freezing`` weights are brought into
+    a kernel's order once, while the model is compiled.
 
     Args:
         mode, options: as those of Inductor: ``mode="reduce-overhead"``, ``options={"triton.cudagraphs": True}``.
@@ -54,12 +55,9 @@ def backend(
     patches = {**(torch._inductor.list_mode_options(mode) if mode else {}), **(options or {})}
     if patches.get("freezing") and not torch._inductor.config.freezing:
         _log.warning("freezing among the options comes too late, weights are inputs already: set it in the config")
-    if torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in inputs):
-        _log.warning("a gradient is asked for: nothing is fused; call the model under torch.no_grad() where none is")
-    else:
-        patches[_PASS] = FuseTails(patches.get(_PASS))
-        if torch._inductor.config.freezing:
-            patches[_PASS_BEFORE_FREEZING] = TakeLayers(patches.get(_PASS_BEFORE_FREEZING))
+    patches[_PASS] = FuseTails(patches.get(_PASS))
+    if torch._inductor.config.freezing and not torch.is_grad_enabled():  # else it freezes nothing
+        patches[_PASS_BEFORE_FREEZING] = TakeLayers(patches.get(_PASS_BEFORE_FREEZING))
     return torch._inductor.compile(module, list(inputs), options=patches)
 
 

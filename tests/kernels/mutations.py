@@ -757,15 +757,27 @@ MUTATIONS_OF_PROGRAMS = {
         "plain",
     ),
     "both halves of a warp's positions with the first one's operands": (
-        "finish(values, of_channel, to[half]);",
-        "finish(values, of_channel, to[0]);",
+        "finish(values, of_channel, to[half], inside",
+        "finish(values, of_channel, to[0], inside",
         "wgmma-2d-k3-s2-aligned-tf32-all-residual",
         "plain",
     ),
     "operands of channels beyond the last": (
-        "own + k, channel < Layer::group_out_channels - k);",
-        "own + k);",
+        "own + k, present && channel < Layer::group_out_channels - k);",
+        "own + k, present);",
         "wgmma-2d-k3-s2-aligned-bf16-last-residual",
+        "address",
+    ),
+    "operands of positions beyond the box": (
+        "to[half], inside[half] && present);",
+        "to[half], present);",
+        "wgmma-2d-k3-s2-aligned-tf32-all-residual",
+        "address",
+    ),
+    "operands of pixels beyond the last": (
+        "to[i] + in_block, (inside >> i & 1u) != 0);",
+        "to[i] + in_block, true);",
+        "wgmma-2d-k3-s2-op1-tf32-last-residual",
         "address",
     ),
     "every channel with the first one's value of a sample": (

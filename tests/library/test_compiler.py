@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -132,13 +131,28 @@ def test_dynamic_shapes(calls: list[str]) -> None:
     assert calls == ["max(y, 0) * channel0"]
 
 
-def test_where_a_gradient_is_asked_for_nothing_is_fused(calls: list[str], caplog: pytest.LogCaptureFixture) -> None:
-    model = Up(lambda m, y: torch.relu(y)).requires_grad_(True)
+@pytest.mark.parametrize(
+    ("behind", "program"),
+    [
+        (lambda m, y: torch.relu(y), "max(y, 0)"),
+        (lambda m, y: y * m.scale + 1, ""),
+        (lambda m, y: functional.mish(y), ""),
+        (lambda m, y: y + 1, "y + 1"),
+    ],
+)
+def test_where_a_gradient_is_asked_for_what_backward_keeps_ends_the_chain(
+    behind: Callable[..., Any], program: str, calls: list[str]
+) -> None:
+    model = Up(behind).requires_grad_(True)
     compiled = torch.compile(model, backend="tconv")
-    with caplog.at_level(logging.WARNING, "tconv"):
-        compiled(X).sum().backward()
-    assert calls == [] and "a gradient is asked for" in caplog.text
-    assert model.up.weight.grad is not None
+    x = X.clone().requires_grad_()
+    of = [x, *model.up.parameters()]
+    result = compiled(x)
+    assert calls == [program]
+    torch.testing.assert_close(result, model(x), rtol=1e-5, atol=1e-5)
+    got, expected = (torch.autograd.grad(y.square().sum(), of) for y in (result, model(x)))
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
+    assert calls == [program], "backward's graph has no transposed convolution"
 
 
 def test_types_of_16_bits(calls: list[str]) -> None:
