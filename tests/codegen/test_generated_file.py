@@ -24,7 +24,8 @@ from codegen_helpers import (
 )
 from machine_code import machine_code
 
-from tconv.codegen.generate import _header, builtins_needed, runtime_text, types_of
+from tconv.codegen import runtime
+from tconv.codegen.generate import _header, builtins_needed, types_of
 from tconv.codegen.headers.paragraphs import used_paragraphs
 from tconv.jit.compile import compile_source
 from tconv.kernels import source
@@ -399,7 +400,7 @@ def test_carries_macros_that_define_what_is_used() -> None:
 
 
 def test_places_of_the_shared_part_are_all_filled(texts: dict[str, str]) -> None:
-    assert "_CUDA = {}\n" in runtime_text() and "_RECORDED = {}\n" in runtime_text()
+    assert "_CUDA = {}\n" in runtime.part("binding") and "_RECORDED = {}\n" in runtime.part("records")
     for text in texts.values():
         assert "_CUDA = {}\n" not in text and "_RECORDED = {}\n" not in text and "# ---- where" not in text
         assert '_define("tconv_DIGEST")' not in text and "LINE OF" not in text

@@ -12,7 +12,7 @@ import torch
 from tail_files import Made, close, maker
 from torch import Tensor, nn
 
-from tconv.codegen.generate import runtime_text
+from tconv.codegen import runtime
 
 MODEL = """
     import torch
@@ -306,9 +306,10 @@ PLANTED = {
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_mistake_is_caught(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     right, wrong, change = PLANTED[name]
-    text = runtime_text()
+    text = runtime.part("tails")
     assert text.count(right) == 1
-    monkeypatch.setattr("tconv.codegen.generate.runtime_text", lambda: text.replace(right, wrong))
+    of_part = runtime.part
+    monkeypatch.setattr(runtime, "part", lambda name: text.replace(right, wrong) if name == "tails" else of_part(name))
     planted = maker(tmp_path)
     with pytest.raises((AssertionError, RuntimeError)):
         if change:

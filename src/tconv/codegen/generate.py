@@ -13,13 +13,11 @@ import textwrap
 import tokenize
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
+from tconv.codegen import runtime
 from tconv.codegen.cuda import Written, cuda_texts
 from tconv.codegen.loading import calls_its_own
-from tconv.codegen.marks import only, unmarked
 from tconv.codegen.names import Names
 from tconv.codegen.rewrite import FORWARD, Rewritten
 from tconv.codegen.spelled import spelled
@@ -34,7 +32,6 @@ from tconv.sandbox.model_file import ModelFileError
 from tconv.sandbox.source_scan import GENERATED_MARK
 from tconv.version import __version__
 
-_MARK, _KERNELS_MARK = "# ---- copied from here on\n", "# ---- the kernels from here on\n"
 #: Of the operator that compilers see: two files in one process have two.
 _OPERATOR_NAME = '"tconv_DIGEST"'
 #: Names by which a file may come to modules, or to torch's classes for them, in other ways than by constructing them.
@@ -46,18 +43,6 @@ _RELATIVE = re.compile(r"^[ \t]*from[ \t]*\.", re.MULTILINE)
 _DERIVED = re.compile(rf"{FORWARD}, [\w.]+")
 #: A class for layers: of those that the model does not name only what is built elsewhere needs any.
 _CLASS = re.compile(r"^(Cuda\w+) = _on_cuda\(.*\n", re.MULTILINE)
-_TAILS, _PROGRAMS, _SCALES, _SEQUENCES = (
-    "where tails are fused",
-    "where programs are computed",
-    "where tensors scale",
-    "where sequences are fused",
-)
-#: Where the text begins by which tails are handed to layers, and what stands behind it.
-_OF_TAILS = (
-    ("_CPU = ", "# ---- the modules ---"),
-    ("class _Equal(", "class _CudaForward:"),
-    ("class CudaSequential(", "CudaSequential.__name__"),
-)
 #: What has no tail in other files.
 _TAIL_ARGUMENTS = ((", tail=None", ""), ("*options, tail)", "*options)"))
 #: And what computes nothing behind a layer.
@@ -208,7 +193,7 @@ def generate(
         layers: every transposed convolution that one forward of the model runs.
         tails: none in a file without programs.
         left: names of modules that stay PyTorch's, and of calls, which have none.
-        elsewhere: what the file does with calls that none of its kernels runs: `ELSEWHERE` in runtime.py.
+        elsewhere: what the file does with calls that none of its kernels runs: `ELSEWHERE` in runtime/records.py.
 
     Raises:
         ModelFileError: the user's file uses a name that the generated part needs.
@@ -235,19 +220,6 @@ def generate(
         for each, gradient in zip(known, gradients, strict=True)
     ]
     entries = [_entry(layer, of_layer, places, constants) for layer, of_layer in recorded.items()]
-    runtime = _filled(
-        {
-            'ELSEWHERE = "pytorch"\n': f'ELSEWHERE = "{elsewhere}"\n',
-            "_CUDA = {}\n": _cuda(texts),
-            "_RECORDED = {}\n": _dict_of("_RECORDED", entries),
-            "_TEXTS = ()\n": "".join(f"{name} = {_string(text, 0)}\n" for text, name in constants.items()),
-            "_PROGRAMS = {}\n": _dict_of("_PROGRAMS", [f"{constants[each]}: {_operands(each)}" for each in programs]),
-            "_BEHIND = ()\n": "\n".join(spelled(calls, name) for calls, name in again.items()),
-            "_TAILS = {}\n": _dict_of("_TAILS", tailed),
-            "_POINTWISE = {}\n": _dict_of("_POINTWISE", list(map(_pointwise, tails.modules))),
-            "_LEFT = ()\n": _tuple_of("_LEFT", [f'"{name}"' for name in left]),
-        }
-    )
     scales = any(
         isinstance(source, Computed) and learns
         for tail, gradient in zip(known, gradients, strict=True)
@@ -257,47 +229,45 @@ def generate(
     hands_over = any(layer.behind for layer in planned) or f"{FUSED}(" in source.body
     called = any(layer.called for layer in layers)
     wanted = {
-        "where functions are called": called or "cuda_conv_transpose" in source.body,
-        "where layers are built elsewhere": (built_elsewhere := bool(left) or _built_elsewhere(source)),
-        "where layers are lazy": built_elsewhere or "CudaLazyConvTranspose" in source.body,
-        "where weights are prepared": any(kernel_source.prepares_weights(each.kernel.family) for each in kernels),
-        _TAILS: hands_over,
-        _PROGRAMS: bool(programs),
-        _SCALES: scales,
-        _SEQUENCES: bool(programs) and bool(tails.modules),
+        runtime.FUNCTIONS: called or "cuda_conv_transpose" in source.body,
+        runtime.ELSEWHERE: (built_elsewhere := bool(left) or _built_elsewhere(source)),
+        runtime.LAZY: built_elsewhere or "CudaLazyConvTranspose" in source.body,
+        runtime.PREPARED: any(kernel_source.prepares_weights(each.kernel.family) for each in kernels),
+        runtime.TAILS: hands_over,
+        runtime.PROGRAMS: bool(programs),
+        runtime.SCALES: scales,
+        runtime.SEQUENCES: bool(programs) and bool(tails.modules),
     }
-    runtime = only(runtime, wanted)
+    values = {
+        'ELSEWHERE = "pytorch"\n': f'ELSEWHERE = "{elsewhere}"\n',
+        "_CUDA = {}\n": _cuda(texts),
+        "_RECORDED = {}\n": _dict_of("_RECORDED", entries),
+        "_TEXTS = ()\n": "".join(f"{name} = {_string(text, 0)}\n" for text, name in constants.items()),
+        "_PROGRAMS = {}\n": _dict_of("_PROGRAMS", [f"{constants[each]}: {_operands(each)}" for each in programs]),
+        "_BEHIND = ()\n": "\n".join(spelled(calls, name) for calls, name in again.items()),
+        "_TAILS = {}\n": _dict_of("_TAILS", tailed),
+        "_POINTWISE = {}\n": _dict_of("_POINTWISE", list(map(_pointwise, tails.modules))),
+        "_LEFT = ()\n": _tuple_of("_LEFT", [f'"{name}"' for name in left]),
+    }
+    above = _filled(runtime.text_for(wanted), values)
+    below = _filled(runtime.part(runtime.BELOW), values)
     for argument, bare in (*(() if hands_over else _TAIL_ARGUMENTS), *(() if programs else _PROGRAM_ARGUMENTS)):
-        runtime = runtime.replace(argument, bare)
-    runtime, _, text = runtime.partition(_KERNELS_MARK)
+        above = above.replace(argument, bare)
     if not built_elsewhere:
-        runtime = _CLASS.sub(lambda line: line[0] if line[1] in source.body else "", runtime)
+        above = _CLASS.sub(lambda line: line[0] if line[1] in source.body else "", above)
     # The user's own part stays as it is.
-    runtime = runtime.replace("\n\n\n", "\n\n")
+    above = above.replace("\n\n\n", "\n\n")
     prologue = f"{source.prologue.rstrip()}\n\n" if source.prologue else ""
     model = f"{_MODEL_MARK}\n{source.body.strip(_BLANK)}"
-    text = f"{_TEXT_MARK}\n{text.strip()}"
+    text = f"{_TEXT_MARK}\n{below.strip()}"
     # Who reads the file comes to the model first. One that is built while the file is loaded needs the kernels there.
     rest = (text, model) if calls_its_own(source.body) else (model, text)
-    text = f"{_header(layers, source.model)}\n{prologue}{runtime.rstrip()}\n\n\n" + "\n\n\n".join(rest) + "\n"
+    text = f"{_header(layers, source.model)}\n{prologue}{above.rstrip()}\n\n\n" + "\n\n\n".join(rest) + "\n"
     ends, text = "\r\n" if "\r\n" in text else "\n", text.replace("\r\n", "\n")
     for place, mark in _LINES.items():
         text = text.replace(place, str(text[: text.rindex(mark)].count("\n") + 2), 1)
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     return text.replace(_OPERATOR_NAME, _OPERATOR_NAME.replace("DIGEST", digest), 1).replace("\n", ends)
-
-
-@cache
-def runtime_text() -> str:
-    """The parts that every generated file shares, with their places still empty."""
-    text = Path(__file__).with_name("runtime.py").read_text(encoding="utf-8")
-    return text.partition(_MARK)[2].lstrip("\n")
-
-
-def tails_text() -> str:
-    """Of the shared parts those by which tails are handed to layers."""
-    text = unmarked(runtime_text())
-    return "\n".join(text[text.index(first) : text.index(behind)] for first, behind in _OF_TAILS)
 
 
 def _built_elsewhere(source: Rewritten) -> bool:
@@ -310,28 +280,13 @@ def _built_elsewhere(source: Rewritten) -> bool:
     return any(token.type == tokenize.NAME and _BRINGS_MODULES.fullmatch(token.string) for token in tokens)
 
 
-def _filled(values: Mapping[str, str]) -> str:
-    runtime = runtime_text()
+def _filled(text: str, values: Mapping[str, str]) -> str:
+    """A part of the runtime with its places filled in."""
     for place, value in values.items():
-        if runtime.count(place) != 1:
-            raise ValueError(f"runtime.py has the place {place!r} {runtime.count(place)} times; it needs it once")
-        runtime = runtime.replace(place, value)
-    return runtime
-
-
-@cache
-def _runtime_names() -> dict[str, bool]:
-    """The module-level names of the shared part; True for those that an import binds."""
-    names: dict[str, bool] = {}
-    for node in ast.parse(runtime_text()).body:
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            names.update({alias.asname or alias.name: True for alias in node.names})
-        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
-            names[node.name] = False
-        elif isinstance(node, ast.Assign | ast.For):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            names.update({n.id: False for target in targets for n in ast.walk(target) if isinstance(n, ast.Name)})
-    return names
+        if text.count(place) > 1:
+            raise ValueError(f"the runtime has the place {place!r} {text.count(place)} times")
+        text = text.replace(place, value)
+    return text
 
 
 def builtins_needed(text: str) -> set[str]:
@@ -342,7 +297,7 @@ def builtins_needed(text: str) -> set[str]:
 
 def _check_names(source: Rewritten) -> None:
     """The user's part must not rebind what the generated part uses; importing the same module is no harm."""
-    for name, imported in _runtime_names().items():
+    for name, imported in runtime.names().items():
         if name in source.module_names and not (imported and source.module_names[name] == _import_of(name)):
             raise ModelFileError(f"the model file binds the name {name}, which the generated file needs; rename it")
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tconv.codegen.fuse import FusedSite, FusedSource, fuse
-from tconv.codegen.generate import Tails, tails_text
+from tconv.codegen.generate import Tails
+from tconv.codegen.runtime import tails_text
 from tconv.errors import InvalidProgram
 from tconv.pointwise.calls import program_of
 from tconv.pointwise.program import SUM

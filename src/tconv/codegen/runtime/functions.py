@@ -1,0 +1,14 @@
+"""What calls of torch.nn.functional become."""
+# mypy: ignore-errors
+
+import functools
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tconv.codegen.runtime.conv_transpose import _conv_transpose
+
+# ---- copied from here on
+
+cuda_conv_transpose1d = functools.partial(_conv_transpose, 1)
+cuda_conv_transpose2d = functools.partial(_conv_transpose, 2)
+cuda_conv_transpose3d = functools.partial(_conv_transpose, 3)

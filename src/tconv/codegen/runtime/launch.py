@@ -1,0 +1,83 @@
+"""How the kernels of a generated file are built, and launched."""
+# mypy: ignore-errors
+
+import functools
+import hashlib
+import inspect
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from tconv.codegen.runtime.binding import _BINDING, _CUDA
+    from tconv.codegen.runtime.dispatch import _gpu, _has_sm_90a
+
+# ---- copied from here on
+
+# ---- building and launching ------------------------------------------------------------------------------------------
+
+
+def _load_options(family, capability):
+    """The arguments of load_inline that build the kernels of a family for one compute capability."""
+    from torch.utils.cpp_extension import load_inline
+
+    cuda = _CUDA[family]
+    version = "90a" if _has_sm_90a(capability) else "".join(map(str, capability))
+    flags = ["-O3", f"-gencode=arch=compute_{version},code=sm_{version}"]
+    flags += ["-DTCONV_OVERLAPS"] * (capability >= (9, 0))
+    flags += ["--split-compile=0"] * ((torch.version.cuda or "") >= "13")  # all kernels at once
+    options = {
+        "name": "tconv_" + hashlib.sha256("\n".join([_BINDING, cuda] + flags).encode()).hexdigest()[:20],
+        "cpp_sources": [_BINDING],
+        "cuda_sources": [cuda],
+        "extra_cuda_cflags": flags,
+    }
+    if "no_implicit_headers" in inspect.signature(load_inline).parameters:  # seconds instead of a minute
+        options["no_implicit_headers"] = True
+    return options
+
+
+@functools.lru_cache(maxsize=None)
+def _extension(family, capability):
+    """The function that launches the kernels of a family, built at its first use."""
+    from torch.utils.cpp_extension import load_inline
+
+    return load_inline(**_load_options(family, capability)).launch
+
+
+def _can_build(kernel, gpu):
+    from torch.utils.cpp_extension import CUDA_HOME
+
+    return CUDA_HOME is not None
+
+
+def _samples(kernel, gpu, *sizes):
+    """How many samples one launch takes: its offsets have 32 bits."""
+    batch, input_size, output_size = sizes
+    launch = _extension(kernel.family, gpu.capability)
+    return launch(kernel.place, 0, gpu.multiprocessors, *[0] * 6, batch, *input_size, *output_size)
+
+
+def _launch(launch, x, weight, bias, y, *operands):
+    """Runs a kernel on contiguous tensors of one device, on the current stream."""
+    device, kernel = x.device, launch.kernel
+    if torch.cuda.current_device() != device.index:
+        with torch.cuda.device(device):
+            return _launch(launch, x, weight, bias, y, *operands)
+    gpu = _gpu(device)
+    pointers = [x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr(), 0]
+    # ---- where weights are prepared
+    if kernel.weight_bytes:
+        # Inputs in another order lie behind the weights.
+        bytes_of_inputs = x.numel() * x.element_size() if kernel.prepares_inputs else 0
+        prepared = torch.empty(kernel.weight_bytes + bytes_of_inputs, dtype=torch.uint8, device=device)
+        pointers[4] = prepared.data_ptr()
+    # ---- where weights are prepared
+    stream = torch._C._cuda_getCurrentRawStream(device.index)  # torch.cuda.current_stream() takes as long as a launch
+    sizes = (launch.y_channels, x.shape[0], *launch.input_size, *launch.output_size)
+    # ---- where programs are computed
+    sizes += tuple(t.data_ptr() for t in operands)
+    # ---- where programs are computed
+    error = _extension(kernel.family, gpu.capability)(kernel.place, stream, gpu.multiprocessors, *pointers, *sizes)
+    if error:
+        raise RuntimeError(f"CUDA error {error} at the launch of {kernel.name} on {tuple(x.shape)}")

@@ -1,0 +1,32 @@
+"""How modules in a row become a layer and what stands behind it."""
+# mypy: ignore-errors
+
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+if TYPE_CHECKING:
+    from tconv.codegen.runtime.equal import _Equal
+    from tconv.codegen.runtime.known_tails import _POINTWISE
+    from tconv.codegen.runtime.modules import _CudaForward
+    from tconv.codegen.runtime.tails import cuda_fused
+
+# ---- copied from here on
+
+
+class CudaSequential(nn.Sequential, metaclass=_Equal):
+    """torch's class; modules behind a layer run in its kernel where this file has one for that."""
+
+    _stands_for = nn.Sequential
+
+    def forward(self, input):
+        modules = list(self)
+        while modules:
+            layer, behind = modules.pop(0), []
+            while isinstance(layer, _CudaForward) and modules and type(modules[0]) in _POINTWISE:
+                behind.append(modules.pop(0))
+            input = cuda_fused(layer, input, modules=behind) if behind else layer(input)
+        return input
+
+
+CudaSequential.__name__ = "Sequential"  # in repr

@@ -1,0 +1,217 @@
+"""How a layer and what stands behind it come to be one kernel."""
+# mypy: ignore-errors
+
+import functools
+import warnings
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+if TYPE_CHECKING:
+    from tconv.codegen.runtime.conv_transpose import (
+        _OPERATOR,
+        _conv_transpose,
+        _fill,
+        _last,
+        _run,
+        _wanted,
+        _wants_gradients,
+    )
+    from tconv.codegen.runtime.dispatch import _Launch, _launch_for
+    from tconv.codegen.runtime.gradients import _apply_fused
+    from tconv.codegen.runtime.known_tails import _POINTWISE, _PROGRAMS, _TAILS, _Tailed
+    from tconv.codegen.runtime.modules import _CudaForward
+
+# ---- copied from here on
+
+# ---- what stands behind a layer --------------------------------------------------------------------------------------
+
+
+# ---- where programs are computed
+_CPU = torch.device("cpu")
+
+
+@functools.lru_cache(maxsize=4096)
+def _kind(shape, of):
+    """What a tensor of that shape has one value for, beside a result of the shape `of`; None if of nothing."""
+    if len(shape) == 1 and shape[0] == of[1] != 1:  # as the parameters of modules have them
+        return "vector"
+    shape = (1,) * (len(of) - len(shape)) + shape
+    if shape == of:
+        return "output"
+    if len(shape) > len(of):
+        return None
+    if set(shape) <= {1}:
+        return "scalar"
+    if shape[1] != of[1] or not set(shape[2:]) <= {1} or shape[0] not in (1, of[0]):
+        return None
+    return "channel" if shape[0] == 1 else "sample"
+
+
+def _is_plain(module):
+    """Whether calling a module computes what is recorded of its class, and nothing else."""
+    if type(module) not in _POINTWISE:  # it need not be a module any more
+        return False
+    hooked = _is_hooked(module) or module._forward_pre_hooks or "forward" in vars(module)
+    return not (hooked or (module.training and hasattr(module, "num_batches_tracked")))
+
+
+# ---- where programs are computed
+# What sees a module's result, the gradient of that, or all arguments of a call; hooks that see its inputs alone may.
+_HOOKS = (
+    *("_forward_hooks", "_backward_hooks", "_backward_pre_hooks", "_forward_pre_hooks_with_kwargs"),
+    "_compiled_call_impl",
+)
+_GLOBAL_HOOKS = tuple(f"_global_{name}_hooks" for name in ("forward", "forward_pre", "backward", "backward_pre"))
+
+
+def _is_hooked(module):
+    return any(map(vars(module).get, _HOOKS))
+
+
+def _watched():
+    """Whether somebody is told of every module's calls, or of their gradients."""
+    return any(map(vars(nn.modules.module).get, _GLOBAL_HOOKS))
+
+
+class _Tail:
+    """What stands behind a layer: a function of its result, and tensors beside that result in a concatenation."""
+
+    def __init__(self, function, modules, before, behind, reads=(), site=None):
+        self.function, self.modules, self.before, self.behind = function, modules, before, behind
+        self.reads, self.site = reads, site
+
+    def __call__(self, y):
+        if self.function is not None:
+            return self.function(y)
+        for module in self.modules:
+            y = module(y)
+        return y
+
+    def joined(self, y):
+        return torch.cat([*self.before, y, *self.behind], 1) if self.before or self.behind else y
+
+    def fits(self, shape, x):
+        """Whether the tensors beside a result of that shape, of a layer of `x`, are concatenated with it."""
+        return all(
+            part.dim() == len(shape)
+            and (part.shape[0], tuple(part.shape[2:])) == (shape[0], shape[2:])
+            and (part.dtype, part.device) == (x.dtype, x.device)
+            for part in (*self.before, *self.behind)
+        )
+
+    # ---- where programs are computed
+    def read(self, shape, like):
+        """In words, all that decides what it calls of a layer's result, of a shape and like a tensor; None where no
+        words do. And the tensors that it reads."""
+        said, tensors, values = [self.site], [], []
+        for module in self.modules:
+            numbers, names = _POINTWISE[type(module)]
+            said.append(f"{type(module).__name__}({', '.join(repr(getattr(module, name)) for name in numbers)})")
+            values += [getattr(module, name) for name in names]
+        for value in (*values, *self.reads):
+            if isinstance(value, torch.Tensor):
+                kind = _kind(tuple(value.shape), shape)
+                if kind is None or value.dtype != like.dtype or value.device != like.device:
+                    return None, ()
+                place = next((n for n, tensor in enumerate(tensors) if tensor is value), len(tensors))
+                tensors[place:] = tensors[place:] or [value]
+                said.append(f"{kind}{place}")  # of one that is there twice the calls are others
+            elif value is None or type(value) in (bool, int, float, str, torch.dtype):
+                said.append(repr(value))  # equal numbers are not the same: 0.0 and -0.0, 1 and True
+            elif type(value) is torch.device and torch.empty(0, device=value).device in (like.device, _CPU):
+                said.append("device")
+            else:
+                return None, ()
+        if torch.get_default_dtype() != torch.float32:  # of bits and numbers alone
+            said.append(repr(torch.get_default_dtype()))
+        return tuple(said), tensors
+
+
+# ---- where programs are computed
+def cuda_fused(layer, *inputs, tail=None, modules=(), before=(), behind=(), reads=(), site=None, **options):
+    """Equal to ``torch.cat([*before, tail(layer(*inputs)), *behind], 1)``: in one kernel where this file has one.
+
+    The tail calls those modules; where none is given, they are called in a row. `reads` is all that the tail of this
+    `site` reads beside them. Where the file has no kernel for that, the tail runs behind the layer.
+    """
+    tail = _Tail(tail, modules, before, behind, reads, site)
+    if _OPERATOR is not None and torch.compiler.is_compiling():  # compilers see PyTorch's operators behind the layer
+        return tail.joined(tail(layer(*inputs, **options)))
+    ours = isinstance(layer, functools.partial) and layer.func is _conv_transpose
+    if isinstance(layer, _CudaForward):
+        own = type(layer).forward is not _CudaForward.forward or type(layer).__call__ is not nn.Module.__call__
+        ours = not own and "forward" not in vars(layer)
+        ours = ours and not (_is_hooked(layer) or getattr(layer, "_left", False))
+    ours = ours and not _watched()
+    # ---- where programs are computed
+    ours = ours and all(map(_is_plain, modules))
+    # ---- where programs are computed
+    if ours:
+        return layer(*inputs, tail=tail, **options)
+    return tail.joined(tail(layer(*inputs, **options)))
+
+
+def _fused(tensors, options, tail, autocast):
+    """The result with `tail` behind it, by one kernel; None where there is none."""
+    around = [*tail.before, *tail.behind]
+    layer = _wanted(tensors, options)
+    if layer is None:
+        return None
+    program = None if tail.function or tail.modules else ""
+    operands, beside, (x, weight, bias) = (), bool(around), tensors
+    asked = (x.device, x.dtype, x.shape, weight.shape, None if bias is None else bias.shape, options)
+    # ---- where programs are computed
+    tailed, operands = _known_tail(tail, layer, x)
+    if autocast is not None and tailed and tailed.wide:
+        return None
+    program = tailed and tailed.program
+    # ---- where programs are computed
+    gradients = _wants_gradients(*tensors, *around, *operands)
+    if program is None or (gradients and not program):  # PyTorch concatenates, and differentiates that
+        return None
+    # ---- where programs are computed
+    if gradients:
+        launch = _launch_for(*asked, program)
+        if type(launch) is not _Launch:
+            return None
+        return tail.joined(_apply_fused(launch, layer, options, tailed, *tensors, *operands))
+    # What is read for each output lies as a result of its own would.
+    beside = beside and not (program and any(name[:2] in ("ou", "sa") for name in _PROGRAMS[program]))
+    # ---- where programs are computed
+    if beside and tail.fits(layer.shape, x) and _last(x, weight) is None:
+        parts = [*tail.before, None, *tail.behind]
+        widths = [layer.shape[1] if part is None else part.shape[1] for part in parts]
+        launch = _launch_for(*asked, program, sum(widths))
+        if type(launch) is _Launch:
+            whole = x.new_empty((layer.batch, sum(widths)) + layer.shape[2:])
+            for part, own in zip(parts, whole.split(widths, 1)):
+                if part is None:
+                    _fill(own, launch, *tensors, *operands)
+                else:
+                    own.copy_(part)
+            return whole
+    launch = _launch_for(*asked, program)
+    return tail.joined(_run(launch, *tensors, *operands)) if type(launch) is _Launch else None
+
+
+# ---- where programs are computed
+def _known_tail(tail, layer, x):
+    """What is recorded of a tail, and the tensors that its program reads; None where the file has no kernel for it."""
+    if tail.function is None and not tail.modules:
+        return _Tailed(""), ()
+    said, tensors = tail.read(layer.shape, x)
+    tailed = _TAILS.get(said)
+    if tailed is None and said and layer.batch == 1:  # what all samples have and what each has is the same
+        each = [f"channel{n}" for n, tensor in enumerate(tensors) if tensor.dim() == x.dim()]
+        tailed = _TAILS.get(tuple(part.replace("channel", "sample") if part in each else part for part in said))
+    if tailed is None or (tailed.types and x.dtype not in tailed.types):
+        what = "something else than numbers and tensors of its type and device" if said is None else said[1:]
+        words = f"no kernel in this file computes what stands behind {layer.kernel.name} and reads {what}: PyTorch does"
+        warnings.warn(f"{words}; tconv optimize makes one for it", stacklevel=2)
+        return None, ()
+    return tailed, [tensors[place] for place in tailed.operands]
+
+
+# ---- where programs are computed
