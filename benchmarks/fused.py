@@ -33,7 +33,7 @@ from tconv.compiler import backend
 from tconv.evaluation.precision import Resolve, resolve, understood
 from tconv.evaluation.stopwatch import CudaClock
 from tconv.planner import Gpu
-from tconv.rewriter.fusing import with_tails
+from tconv.rewriter.fusing import Fused, with_tails
 from tconv.rewriter.pipeline import build, plan_layers, settle
 from tconv.rewriter.search import search
 from tconv.sandbox.trace import trace
@@ -64,10 +64,17 @@ def loaded(path: Path) -> ModuleType:
 
 
 def written(
-    path: Path, gpu: Gpu, arithmetic: Resolve, pool: Executor, workshop: Workshop, types: tuple[str, ...] = ()
+    path: Path,
+    gpu: Gpu,
+    arithmetic: Resolve,
+    pool: Executor,
+    workshop: Workshop,
+    types: tuple[str, ...] = (),
+    fuse: bool = True,
 ) -> str:
     """The text that `tconv optimize` writes of a model file, for these types beside its own."""
-    fused = with_tails(path, trace(path, workshop=workshop), workshop)
+    traced = trace(path, workshop=workshop)
+    fused = with_tails(path, traced, workshop) if fuse else Fused(traced)
     wanted = understood("match", fused.trace.tf32)
     # As if others used the GPU: winners are not kept, so that the backend does not find them.
     found = search(fused.trace, gpu, pool, "match", arithmetic, {}, False, fused.programs)
@@ -77,9 +84,9 @@ def written(
     return build(path, settle(layers, gpu, [gpu.arch], pool)(), fused.text, fused.tails)
 
 
-def file_of(name: str, types: tuple[str, ...] = ()) -> Path:
+def file_of(name: str, types: tuple[str, ...] = (), fuse: bool = True) -> Path:
     """Where the file of a model for these types beside its own goes."""
-    return ROOT / "build" / "fused" / f"{'_'.join((name, *types))}_new.py"
+    return ROOT / "build" / "fused" / f"{'_'.join((name, *types, *([] if fuse else ['apart'])))}_new.py"
 
 
 def build_file(path: Path) -> int:
@@ -89,7 +96,7 @@ def build_file(path: Path) -> int:
     return 0
 
 
-def write_all(names: list[str], types: tuple[str, ...] = ()) -> None:
+def write_all(names: list[str], types: tuple[str, ...] = (), fuse: bool = True) -> None:
     """The files of these models, for these types beside their own: each is built while the next ones are written."""
     from tconv.jit.loader import gpu_of
 
@@ -99,9 +106,9 @@ def write_all(names: list[str], types: tuple[str, ...] = ()) -> None:
     builds = {}
     with compilers() as pool, Workshop(traces=True) as workshop:
         for name in names:
-            text = written(models()[name], gpu_of(0), arithmetic, pool, workshop, types)
-            file_of(name, types).write_text(text, encoding="utf-8")
-            builds[name] = subprocess.Popen([*script, str(file_of(name, types))])
+            text = written(models()[name], gpu_of(0), arithmetic, pool, workshop, types, fuse)
+            file_of(name, types, fuse).write_text(text, encoding="utf-8")
+            builds[name] = subprocess.Popen([*script, str(file_of(name, types, fuse))])
     failed = [name for name, build in builds.items() if build.wait() != 0]
     if failed:
         raise RuntimeError(f"the files of {', '.join(failed)} were not built")

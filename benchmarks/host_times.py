@@ -1,4 +1,5 @@
-"""What a call costs the processor: layers of the files in examples/generated beside PyTorch's, on small inputs.
+"""What a call costs the processor: layers of the files in examples/generated beside PyTorch's, and layers with what
+stands behind them in one kernel beside those layers alone; all on small inputs.
 
     PYTHONPATH=src python3 benchmarks/host_times.py
 
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from fused import file_of, loaded, write_all
 from results import ROOT, Results, environment, save
 from torch import nn
 
@@ -25,6 +27,8 @@ _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _ROUNDS, _CALLS = 60, 20
 _GENERATED = ROOT / "examples" / "generated"
 _SIZE = 8
+#: Models of one layer and what stands behind it.
+_FUSED = ("clamp_3d", "clamp_scale", "gelu", "mish_hardtanh")
 
 
 def layers_of(model: nn.Module) -> dict[str, nn.Module]:
@@ -70,10 +74,39 @@ def measure(path: Path) -> Results:
     return found
 
 
+def measure_fused(name: str) -> Results:
+    """A model whose layer runs with what stands behind it, beside the same layer called by a module of its own."""
+    fused, apart = (loaded(file_of(name, fuse=fuse)) for fuse in (True, False))
+    model = fused.ModelNew(*fused.get_init_inputs()).cuda()
+    layer = next(iter(layers_of(apart.ModelNew(*apart.get_init_inputs()).cuda()).values()))
+    alone = Alone(layer)
+    x = torch.rand(1, layer.in_channels, *[_SIZE] * len(layer.kernel_size), device="cuda")  # type: ignore[arg-type]
+    calls = {"fused": lambda: model(x), "layer": lambda: alone(x)}
+    with torch.no_grad():
+        found: Results = {"inference_us": medians(calls)}
+    found["gradients_us"] = medians(calls)
+    print(name, found, *(f"{each['fused'] / each['layer']:.2f}" for each in found.values()), flush=True)
+    return found
+
+
+class Alone(nn.Module):
+    """A model of one layer."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.layer(x)
+
+
 def main() -> None:
     own_tools_on_path()
     models = {path.stem: measure(path) for path in sorted(_GENERATED.glob("*_new.py"))}
-    save("host", {"environment": environment(), "models": models})
+    for fuse in (True, False):
+        write_all([name for name in _FUSED if not file_of(name, fuse=fuse).exists()], fuse=fuse)
+    fused = {name: measure_fused(name) for name in _FUSED}
+    save("host", {"environment": environment(), "models": models, "fused": fused})
 
 
 if __name__ == "__main__":

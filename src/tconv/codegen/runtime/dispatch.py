@@ -47,7 +47,10 @@ def _three(values, fill):
 
 # A kernel for a call of these sizes, (depth, height, width), so many samples at a time. The result has a shape, and is
 # a slice of a tensor with `y_channels`, or all of it.
-_Launch = namedtuple("_Launch", "kernel y_channels batch input_size output_size shape samples")
+# ---- where tails are fused
+# `others` has those of the same call with something behind the layer.
+# ---- where tails are fused
+_Launch = namedtuple("_Launch", "kernel y_channels batch input_size output_size shape samples others")
 
 
 @functools.lru_cache(maxsize=4096)
@@ -98,4 +101,4 @@ def _launch_for(device, dtype, x_shape, weight_shape, bias_shape, options, progr
     if not samples:
         return "it is too large for one launch"
     shape = (x_shape[0], out_channels) + output
-    return _Launch(kernel, into or out_channels, x_shape[0], input_size, output_size, shape, samples)
+    return _Launch(kernel, into or out_channels, x_shape[0], input_size, output_size, shape, samples, {})

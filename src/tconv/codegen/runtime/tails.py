@@ -139,18 +139,30 @@ def cuda_fused(layer, *inputs, tail=None, modules=(), before=(), behind=(), read
     tail = _Tail(tail, modules, before, behind, reads, site)
     if _OPERATOR is not None and torch.compiler.is_compiling():  # compilers see PyTorch's operators behind the layer
         return tail.joined(tail(layer(*inputs, **options)))
-    ours = isinstance(layer, functools.partial) and layer.func is _conv_transpose
     if isinstance(layer, _CudaForward):
-        own = type(layer).forward is not _CudaForward.forward or type(layer).__call__ is not nn.Module.__call__
-        ours = not own and "forward" not in vars(layer)
-        ours = ours and not (_is_hooked(layer) or getattr(layer, "_left", False))
+        kind, own = type(layer), vars(layer)
+        ours = kind.forward is _CudaForward.forward and kind.__call__ is nn.Module.__call__
+        ours = ours and not ("forward" in own or own.get("_left") or _is_hooked(layer))
+        call = layer if own["_forward_pre_hooks"] else layer.forward  # who calls a module asks for its hooks again
+    else:
+        ours, call = isinstance(layer, functools.partial) and layer.func is _conv_transpose, layer
     ours = ours and not _watched()
     # ---- where programs are computed
     ours = ours and all(map(_is_plain, modules))
     # ---- where programs are computed
     if ours:
-        return layer(*inputs, tail=tail, **options)
+        return call(*inputs, tail=tail, **options)
     return tail.joined(tail(layer(*inputs, **options)))
+
+
+def _launch_behind(layer, program, tensors, options, into=0):
+    """The launch of a layer with a program behind it, a slice of `into` channels if any; else why there is none."""
+    found = layer.others.get((program, into))
+    if found is None:
+        x, weight, bias = tensors
+        asked = (x.device, x.dtype, x.shape, weight.shape, None if bias is None else bias.shape, options)
+        found = layer.others[program, into] = _launch_for(*asked, program, into)
+    return found
 
 
 def _fused(tensors, options, tail, autocast):
@@ -160,8 +172,7 @@ def _fused(tensors, options, tail, autocast):
     if layer is None:
         return None
     program = None if tail.function or tail.modules else ""
-    operands, beside, (x, weight, bias) = (), bool(around), tensors
-    asked = (x.device, x.dtype, x.shape, weight.shape, None if bias is None else bias.shape, options)
+    operands, beside, x, weight = (), bool(around), *tensors[:2]
     # ---- where programs are computed
     tailed, operands = _known_tail(tail, layer, x)
     if autocast is not None and tailed and tailed.wide:
@@ -173,7 +184,7 @@ def _fused(tensors, options, tail, autocast):
         return None
     # ---- where programs are computed
     if gradients:
-        launch = _launch_for(*asked, program)
+        launch = _launch_behind(layer, program, tensors, options)
         if type(launch) is not _Launch:
             return None
         return tail.joined(_apply_fused(launch, layer, options, tailed, *tensors, *operands))
@@ -183,7 +194,7 @@ def _fused(tensors, options, tail, autocast):
     if beside and tail.fits(layer.shape, x) and _last(x, weight) is None:
         parts = [*tail.before, None, *tail.behind]
         widths = [layer.shape[1] if part is None else part.shape[1] for part in parts]
-        launch = _launch_for(*asked, program, sum(widths))
+        launch = _launch_behind(layer, program, tensors, options, sum(widths))
         if type(launch) is _Launch:
             whole = x.new_empty((layer.batch, sum(widths)) + layer.shape[2:])
             for part, own in zip(parts, whole.split(widths, 1)):
@@ -192,7 +203,7 @@ def _fused(tensors, options, tail, autocast):
                 else:
                     own.copy_(part)
             return whole
-    launch = _launch_for(*asked, program)
+    launch = _launch_behind(layer, program, tensors, options)
     return tail.joined(_run(launch, *tensors, *operands)) if type(launch) is _Launch else None
 
 
