@@ -2,7 +2,7 @@
 #
 # ModelNew is the model file's Model, with its transposed convolutions on the CUDA kernels in this file.
 # torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.
-# The model file begins at line 545, the kernels at line 637.
+# The model file begins at line 556, the kernels at line 648.
 #
 #   ups.0.up  2-D 512→256 k2 s2 bias tf32  wgmma: 128 blocks of 384, 217792 bytes of shared memory
 #                                          any size: wgmma: 96 blocks of 384, 215664 bytes of shared memory
@@ -98,7 +98,8 @@ def _three(values, fill):
 
 # A kernel for a call of these sizes, (depth, height, width), so many samples at a time. The result has a shape, and is
 # a slice of a tensor with `y_channels`, or all of it.
-_Launch = namedtuple("_Launch", "kernel y_channels batch input_size output_size shape samples")
+# `others` has those of the same call with something behind the layer.
+_Launch = namedtuple("_Launch", "kernel y_channels batch input_size output_size shape samples others")
 
 @functools.lru_cache(maxsize=4096)
 def _launch_for(device, dtype, x_shape, weight_shape, bias_shape, options, program="", into=0):
@@ -148,7 +149,7 @@ def _launch_for(device, dtype, x_shape, weight_shape, bias_shape, options, progr
     if not samples:
         return "it is too large for one launch"
     shape = (x_shape[0], out_channels) + output
-    return _Launch(kernel, into or out_channels, x_shape[0], input_size, output_size, shape, samples)
+    return _Launch(kernel, into or out_channels, x_shape[0], input_size, output_size, shape, samples, {})
 
 # ---- building and launching ------------------------------------------------------------------------------------------
 
@@ -296,7 +297,7 @@ def _define(space):
     return defined
 
 # What torch.compile and dispatch modes see, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_7bf13d5c56a63b84")
+_OPERATOR = _define("tconv_ccae8ebfa1a61259")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them
@@ -453,15 +454,26 @@ def cuda_fused(layer, *inputs, tail=None, modules=(), before=(), behind=(), read
     tail = _Tail(tail, modules, before, behind, reads, site)
     if _OPERATOR is not None and torch.compiler.is_compiling():  # compilers see PyTorch's operators behind the layer
         return tail.joined(tail(layer(*inputs, **options)))
-    ours = isinstance(layer, functools.partial) and layer.func is _conv_transpose
     if isinstance(layer, _CudaForward):
-        own = type(layer).forward is not _CudaForward.forward or type(layer).__call__ is not nn.Module.__call__
-        ours = not own and "forward" not in vars(layer)
-        ours = ours and not (_is_hooked(layer) or getattr(layer, "_left", False))
+        kind, own = type(layer), vars(layer)
+        ours = kind.forward is _CudaForward.forward and kind.__call__ is nn.Module.__call__
+        ours = ours and not ("forward" in own or own.get("_left") or _is_hooked(layer))
+        call = layer if own["_forward_pre_hooks"] else layer.forward  # who calls a module asks for its hooks again
+    else:
+        ours, call = isinstance(layer, functools.partial) and layer.func is _conv_transpose, layer
     ours = ours and not _watched()
     if ours:
-        return layer(*inputs, tail=tail, **options)
+        return call(*inputs, tail=tail, **options)
     return tail.joined(tail(layer(*inputs, **options)))
+
+def _launch_behind(layer, program, tensors, options, into=0):
+    """The launch of a layer with a program behind it, a slice of `into` channels if any; else why there is none."""
+    found = layer.others.get((program, into))
+    if found is None:
+        x, weight, bias = tensors
+        asked = (x.device, x.dtype, x.shape, weight.shape, None if bias is None else bias.shape, options)
+        found = layer.others[program, into] = _launch_for(*asked, program, into)
+    return found
 
 def _fused(tensors, options, tail, autocast):
     """The result with `tail` behind it, by one kernel; None where there is none."""
@@ -470,15 +482,14 @@ def _fused(tensors, options, tail, autocast):
     if layer is None:
         return None
     program = None if tail.function or tail.modules else ""
-    operands, beside, (x, weight, bias) = (), bool(around), tensors
-    asked = (x.device, x.dtype, x.shape, weight.shape, None if bias is None else bias.shape, options)
+    operands, beside, x, weight = (), bool(around), *tensors[:2]
     gradients = _wants_gradients(*tensors, *around)
     if program is None or (gradients and not program):  # PyTorch concatenates, and differentiates that
         return None
     if beside and tail.fits(layer.shape, x) and _last(x, weight) is None:
         parts = [*tail.before, None, *tail.behind]
         widths = [layer.shape[1] if part is None else part.shape[1] for part in parts]
-        launch = _launch_for(*asked, program, sum(widths))
+        launch = _launch_behind(layer, program, tensors, options, sum(widths))
         if type(launch) is _Launch:
             whole = x.new_empty((layer.batch, sum(widths)) + layer.shape[2:])
             for part, own in zip(parts, whole.split(widths, 1)):
@@ -487,7 +498,7 @@ def _fused(tensors, options, tail, autocast):
                 else:
                     own.copy_(part)
             return whole
-    launch = _launch_for(*asked, program)
+    launch = _launch_behind(layer, program, tensors, options)
     return tail.joined(_run(launch, *tensors)) if type(launch) is _Launch else None
 
 # ---- the modules -----------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tconv.codegen.generate import PlannedLayer
+from tconv.codegen.planned import PlannedLayer
 from tconv.evaluation.precision import Wanted, understood
 from tconv.planner import FAMILIES, Gpu
 from tconv.precision import of_kind

@@ -14,7 +14,7 @@ from codegen_helpers import EXAMPLES, Namespace, executed, generated_text, settl
 from kernel_runs import INSTANCES
 
 from tconv.codegen.cuda import Written, cuda_texts
-from tconv.codegen.generate import _kernel, _layer, _Recorded
+from tconv.codegen.records import Recorded, _kernel, _layer
 from tconv.planner import DIRECT, FAMILIES, Gpu, Kernel, Plan, Unplannable
 from tconv.planner.choice import replan
 from tconv.planner.direct.builder import default_tile
@@ -74,7 +74,7 @@ def random_problem(seed: int) -> Problem:
 def entry(plan: Plan, name: str = "conv_it") -> tuple[str, str]:
     """What a file says of a plan: the layer, and the kernel."""
     weights = 0 if plan.preparation is None else plan.preparation.bytes
-    recorded = _Recorded(Written(plan.kernel, name), plan.shared_bytes, weights)
+    recorded = Recorded(Written(plan.kernel, name), plan.shared_bytes, weights)
     return _layer(plan.problem.layer), _kernel(plan.problem.layer, recorded, 0, {})
 
 

@@ -25,8 +25,8 @@ from tconv.cli.optimize import _archs, _cells, _summary, _types
 from tconv.cli.reports import page
 from tconv.codegen import cuda
 from tconv.codegen.cuda import Written
-from tconv.codegen.generate import PlannedLayer
 from tconv.codegen.headers.whole import whole
+from tconv.codegen.planned import PlannedLayer
 from tconv.errors import OutOfMemory, Trouble
 from tconv.jit.compile import Compiled
 from tconv.jit.loader import compile_kept

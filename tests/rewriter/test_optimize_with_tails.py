@@ -12,8 +12,8 @@ import torch
 from codegen_helpers import executed
 
 from tconv.cli.optimize import _show
-from tconv.codegen.generate import Behind
 from tconv.codegen.headers import whole
+from tconv.codegen.planned import Behind
 from tconv.emulator import Launch
 from tconv.kernels import source
 from tconv.pointwise.functor import functor

@@ -16,7 +16,7 @@ from codegen_helpers import by_kind, executed
 
 from tconv.cli.optimize import _show
 from tconv.cli.reports import page
-from tconv.codegen.generate import PlannedLayer
+from tconv.codegen.planned import PlannedLayer
 from tconv.evaluation.report import Report
 from tconv.evaluation.verdict import AsCalled, Check, Series, Timing, Verdict
 from tconv.planner import Gpu

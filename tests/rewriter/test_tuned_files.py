@@ -12,7 +12,7 @@ import pytest
 import torch
 from codegen_helpers import by_kind, executed
 
-from tconv.codegen.generate import PlannedLayer
+from tconv.codegen.planned import PlannedLayer
 from tconv.planner import Gpu
 from tconv.planner.choice import leading
 from tconv.planner.tuned import Answers, Question, Tuned

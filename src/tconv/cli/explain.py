@@ -10,7 +10,7 @@ from tconv.cli.console import progress, results
 from tconv.cli.options import InitOption, InputsOption, ModelFile, ModelName, interface_of
 
 if TYPE_CHECKING:
-    from tconv.codegen.generate import PlannedLayer
+    from tconv.codegen.planned import PlannedLayer
     from tconv.planner import Gpu
 
 

@@ -14,7 +14,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from tconv.codegen.generate import PlannedLayer
+from tconv.codegen.planned import PlannedLayer
 from tconv.emulator import run
 from tconv.errors import CompileError, Trouble
 from tconv.evaluation.comparison import Comparison

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tconv.codegen.fuse import FusedSite, FusedSource, fuse
-from tconv.codegen.generate import Tails
+from tconv.codegen.planned import Tails
 from tconv.codegen.runtime import tails_text
 from tconv.errors import InvalidProgram
 from tconv.pointwise.calls import program_of

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tconv.codegen.generate import types_of
+from tconv.codegen.planned import types_of
 from tconv.evaluation.precision import Wanted
 from tconv.evaluation.report import Report
 from tconv.evaluation.verdict import Timing

@@ -15,7 +15,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from tconv.codegen.generate import NO_TAILS, Behind, PlannedLayer, Tails, generate
+from tconv.codegen.generate import generate
+from tconv.codegen.planned import NO_TAILS, Behind, PlannedLayer, Tails
 from tconv.codegen.rewrite import rewrite
 from tconv.errors import CompileError, MissingToolchain, Trouble
 from tconv.evaluation.precision import Resolve, Wanted, problems

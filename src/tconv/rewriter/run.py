@@ -12,7 +12,8 @@ from pathlib import Path
 
 import torch
 
-from tconv.codegen.generate import PlannedLayer, builtins_needed
+from tconv.codegen.generate import builtins_needed
+from tconv.codegen.planned import PlannedLayer
 from tconv.errors import Trouble
 from tconv.evaluation.files import judge as judging
 from tconv.evaluation.files.control import excuses
