@@ -162,7 +162,7 @@ def test_only_these_import_by_name() -> None:
         ("tconv.codegen.generate", "import tconv.evaluation.rules\n"),
         ("tconv.evaluation.rules", "from tconv.evaluation.files.judge import judge\n"),
         ("tconv.evaluation.timing", "if TYPE_CHECKING:\n    from tconv.tuning.jobs import Job\n"),
-        ("tconv.sandbox.worker", "start('tconv.evaluation.files.subject:Subject')\n"),
+        ("tconv.sandbox.worker", "start('tconv.evaluation.files.process.answers:Subject')\n"),
         ("tconv.sandbox.worker", "run('tconv.evaluation.files.judge.judge')\n"),
         ("tconv.ops", "from tconv import sandbox\n"),
     ],

@@ -40,7 +40,7 @@ def write(tmp_path: Path):  # type: ignore[no-untyped-def]
 def timed_files(workshop: Workshop, write, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Report]:  # type: ignore[no-untyped-def]
     """Judges and times two files of these texts, on the CPU, under a clock that counts operators."""
     monkeypatch.setattr("tconv.evaluation.files.judge._check_runs_here", lambda source, device, bench: False)
-    monkeypatch.setattr("tconv.evaluation.files.timed_side.Stopwatch", FakeStopwatch)
+    monkeypatch.setattr("tconv.evaluation.files.timing.timing_process.Stopwatch", FakeStopwatch)
 
     def run(model: str, candidate: str, **options: Any) -> Report:
         files = write("model.py", model), write("candidate.py", candidate)

@@ -7,9 +7,10 @@ from typing import Any
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from tconv.evaluation.files import samples, timed_call
-from tconv.evaluation.files.subject import Subject
-from tconv.evaluation.files.timed_files import Stopwatch
+from tconv.evaluation.files.process import by_samples
+from tconv.evaluation.files.process.answers import Subject
+from tconv.evaluation.files.timing import timed_call
+from tconv.evaluation.files.timing.in_process import Stopwatch
 from tconv.evaluation.timing import Call, nothing, quantile
 
 
@@ -100,5 +101,5 @@ class FewAtOnce(Subject):
     """To which any inputs are large ones."""
 
     def __init__(self, **arguments: Any) -> None:
-        samples._AT_ONCE_BYTES = 1000
+        by_samples._AT_ONCE_BYTES = 1000
         super().__init__(**arguments)

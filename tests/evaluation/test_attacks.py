@@ -189,8 +189,8 @@ PATCHES = {
         "tconv.evaluation.tolerance.SUMMATION",
     ),
     "tconv's eyes": (
-        "import tconv.evaluation.files.subject\ntconv.evaluation.files.subject.fingerprint = lambda *a: 0",
-        "tconv.evaluation.files.subject.fingerprint",
+        "from tconv.evaluation.files.process import answers\nanswers.fingerprint = lambda *a: 0",
+        "tconv.evaluation.files.process.answers.fingerprint",
     ),
 }
 

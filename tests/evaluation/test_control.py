@@ -9,7 +9,7 @@ import pytest
 from strict import judge
 
 from tconv.evaluation.files.control import excused, excuses, require_results
-from tconv.evaluation.files.side import CannotJudge
+from tconv.evaluation.files.sides.file_process import CannotJudge
 from tconv.evaluation.verdict import Check
 from tconv.sandbox.worker import Workshop
 

@@ -11,8 +11,8 @@ from strict import judge
 from torch import nn
 from torch.nn import functional
 
-from tconv.evaluation.files.copies import deep_copy
-from tconv.evaluation.files.in_float64 import in_float64
+from tconv.evaluation.files.process.in_float64 import in_float64
+from tconv.evaluation.files.process.module_copies import deep_copy
 from tconv.sandbox.worker import Workshop
 
 X = torch.randn(2, 3, 4, dtype=torch.float64)

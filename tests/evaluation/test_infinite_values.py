@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from strict import judge
 
-from tconv.evaluation.files.infinite_values import NAME
+from tconv.evaluation.files.replacement.infinite_values import NAME
 from tconv.sandbox.worker import Workshop
 
 pytestmark = pytest.mark.rotates(18)

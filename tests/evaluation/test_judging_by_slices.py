@@ -16,11 +16,11 @@ from torch import Tensor
 from tconv.evaluation import bits, equality, reference
 from tconv.evaluation.equality import check_layer
 from tconv.evaluation.files import judge as judging
-from tconv.evaluation.files import whole_model
-from tconv.evaluation.files.case import IN_EVALUATION, SEED, Case
-from tconv.evaluation.files.pair import Reference
-from tconv.evaluation.files.side import Outcome, Traced
-from tconv.evaluation.files.whole_model import OutputComparison, Results
+from tconv.evaluation.files.results import output_rules
+from tconv.evaluation.files.results.output_rules import OutputComparison, Results
+from tconv.evaluation.files.sides.file_process import Outcome, Traced
+from tconv.evaluation.files.sides.inputs import IN_EVALUATION, SEED, Case
+from tconv.evaluation.files.sides.model_and_candidate import Reference
 from tconv.evaluation.reference import conv_transpose
 from tconv.problem import Layer, Problem
 from tconv.sandbox import digest
@@ -35,7 +35,7 @@ CASE = Case(((), {}), lambda seed: [], Traced((), 0, 9, None), Traced((), 0, 9, 
 def slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(equality, "_SLICE_BYTES", 1)
     monkeypatch.setattr(reference, "_CHUNK_ELEMENTS", 1)
-    monkeypatch.setattr(whole_model, "_PIECE", 30)
+    monkeypatch.setattr(output_rules, "_PIECE", 30)
 
 
 def wrong_at_the_end(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -83,7 +83,7 @@ def test_outputs_of_models(in_float64: bool, monkeypatch: pytest.MonkeyPatch) ->
     results = Results(got, pytorch, exact if in_float64 else None, rounded)
 
     def compared(piece: int) -> OutputComparison:
-        monkeypatch.setattr(whole_model, "_PIECE", piece)
+        monkeypatch.setattr(output_rules, "_PIECE", piece)
         comparison = OutputComparison(torch.float32)
         comparison.add(results)
         return comparison
@@ -108,7 +108,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
         (reference, "_CHUNK_ELEMENTS", 2**12),
         (bits, "_PIECE", 2**10),
         (digest, "_ROW", 2**8),
-        (whole_model, "_PIECE", 2**12),
+        (output_rules, "_PIECE", 2**12),
     ):
         monkeypatch.setattr(module, name, count)
 

@@ -20,7 +20,7 @@ def test_the_document_has_the_list() -> None:
 def test_what_is_strict_alone_is_asked_for_somewhere() -> None:
     """Else it would be looked at by default, or never."""
     names = {name for name, value in vars(levels).items() if value in LOOKS and value.level == "strict"}
-    files = [path for path in Path(levels.__file__).parent.glob("*.py") if path.name != "levels.py"]
+    files = [path for path in Path(levels.__file__).parent.rglob("*.py") if path.name != "levels.py"]
     text = "".join(path.read_text(encoding="utf-8") for path in files)
     assert names and not [n for n in names if f"looks_at({n})" not in text and f"{n}.within(" not in text]
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from tconv.evaluation.files import side as side_module
-from tconv.evaluation.files.side import CandidateFailed, Side
-from tconv.evaluation.files.subject import Subject
+from tconv.evaluation.files.process.answers import Subject
+from tconv.evaluation.files.sides import file_process
+from tconv.evaluation.files.sides.file_process import CandidateFailed, Side
 from tconv.evaluation.verdict import Level
 from tconv.sandbox.exchange import Exchange
 from tconv.sandbox.model_file import MODEL, ModelFileError, read_source
@@ -102,7 +102,7 @@ def test_large_inputs_are_written_once_for_all_that_read_them(
     workshop: Workshop, write: Writer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What has been changed since, or is a part of them, has a file of its own."""
-    monkeypatch.setattr(side_module, "KEPT_BYTES", 0)
+    monkeypatch.setattr(file_process, "KEPT_BYTES", 0)
     path = write("model.py", GOOD)
     with open_side(workshop, path, level="default") as model, open_side(workshop, path, level="default") as other:
         other.beside = model

@@ -9,7 +9,7 @@ import pytest
 import torch
 from strict import judge
 
-from tconv.evaluation.files.weights import randomised
+from tconv.evaluation.files.results.state import randomised
 from tconv.evaluation.report import Report
 from tconv.sandbox.worker import Workshop
 

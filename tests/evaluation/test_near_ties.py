@@ -12,9 +12,9 @@ import torch
 from strict import judge
 from torch import Tensor
 
-from tconv.evaluation.files.near_ties import NearTies, hangs_on_rounding
-from tconv.evaluation.files.side import CannotJudge
-from tconv.evaluation.files.whole_model import same_outputs
+from tconv.evaluation.files.results.near_ties import NearTies, hangs_on_rounding
+from tconv.evaluation.files.results.output_rules import same_outputs
+from tconv.evaluation.files.sides.file_process import CannotJudge
 from tconv.evaluation.verdict import Check
 from tconv.sandbox.worker import Workshop
 

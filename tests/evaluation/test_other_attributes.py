@@ -9,7 +9,7 @@ import pytest
 
 from tconv.evaluation.files.judge import judge
 from tconv.evaluation.files.levels import COPIED
-from tconv.evaluation.files.routes import ATTRIBUTES, ROUTES
+from tconv.evaluation.files.process.weight_changes import ATTRIBUTES, ROUTES
 from tconv.evaluation.report import Report
 from tconv.sandbox.worker import Workshop
 

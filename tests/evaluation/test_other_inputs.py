@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from strict import judge
 
-from tconv.evaluation.files.other_inputs import NAME
+from tconv.evaluation.files.replacement.other_inputs import NAME
 from tconv.evaluation.report import Report
 from tconv.sandbox.worker import Workshop
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from strict import judge
 
-from tconv.evaluation.files.parts import further_out
-from tconv.evaluation.files.whole_model import OutputComparison, Results
+from tconv.evaluation.files.results.output_parts import further_out
+from tconv.evaluation.files.results.output_rules import OutputComparison, Results
 from tconv.sandbox.worker import Workshop
 
 Writer = Callable[[str, str], Path]

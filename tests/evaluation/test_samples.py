@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tconv.evaluation.files import samples
-from tconv.evaluation.files.samples import run_by_samples
+from tconv.evaluation.files.process import by_samples
+from tconv.evaluation.files.process.by_samples import run_by_samples
 
 SAMPLES = 11
 
@@ -53,7 +53,7 @@ def run(module: nn.Module, values: Sequence[Any]) -> Any:
 
 @pytest.fixture(autouse=True)
 def two_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(samples, "_AT_ONCE_BYTES", 2 * image()[:1].nbytes + 8)
+    monkeypatch.setattr(by_samples, "_AT_ONCE_BYTES", 2 * image()[:1].nbytes + 8)
 
 
 def image() -> Tensor:

@@ -16,12 +16,12 @@ from torch import Tensor
 from tconv.evaluation import equality
 from tconv.evaluation.comparison import Comparison, apart, as_near
 from tconv.evaluation.equality import check_layer
-from tconv.evaluation.files import some_in_float64
-from tconv.evaluation.files.calls import Calls
-from tconv.evaluation.files.pair import Pair
-from tconv.evaluation.files.samples import at_samples
-from tconv.evaluation.files.side import Outcome
-from tconv.evaluation.files.some_in_float64 import check_some_in_float64, some_of
+from tconv.evaluation.files.process.by_samples import at_samples
+from tconv.evaluation.files.results import some_samples
+from tconv.evaluation.files.results.some_samples import check_some_in_float64, some_of
+from tconv.evaluation.files.sides.candidate_calls import Calls
+from tconv.evaluation.files.sides.file_process import Outcome
+from tconv.evaluation.files.sides.model_and_candidate import Pair
 from tconv.evaluation.reference import conv_transpose
 from tconv.sandbox.model_file import ModelFileError
 
@@ -32,7 +32,7 @@ Change = Callable[[Tensor], Any]
 
 @pytest.fixture(autouse=True)
 def all_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(some_in_float64, "_LARGE_BYTES", 1)
+    monkeypatch.setattr(some_samples, "_LARGE_BYTES", 1)
     monkeypatch.setattr(equality, "_SLICE_BYTES", 1)
 
 
@@ -65,9 +65,9 @@ def test_which_samples() -> None:
 
 
 def test_which_samples_of_larger_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(some_in_float64, "_SOME_BYTES", 1)
+    monkeypatch.setattr(some_samples, "_SOME_BYTES", 1)
     assert some_of(draw()) == (0, 15)
-    monkeypatch.setattr(some_in_float64, "_LARGE_BYTES", 2**28)
+    monkeypatch.setattr(some_samples, "_LARGE_BYTES", 2**28)
     assert some_of(draw()) == ()
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tconv.evaluation import stopwatch
-from tconv.evaluation.files import timed_files
+from tconv.evaluation.files.timing import in_process
 from tconv.evaluation.stopwatch import CudaClock
 from tconv.evaluation.timing import Called, settle_called
 
@@ -193,22 +193,22 @@ def test_a_device_that_was_warm_is_so_after_a_shorter_time(monkeypatch: pytest.M
 def test_which_format_a_model_is_also_timed_in(
     inputs: list[Any], module: torch.nn.Module, expected: torch.memory_format | None
 ) -> None:
-    assert timed_files._channels_last(module, inputs) == expected
+    assert in_process._channels_last(module, inputs) == expected
 
 
 def test_tensors_of_that_format_are_laid_out_and_others_stay() -> None:
     x, line = torch.rand(1, 2, 3, 4), torch.rand(3)
-    laid_out = timed_files._in_channels_last(x)
+    laid_out = in_process._in_channels_last(x)
     assert torch.equal(laid_out, x) and laid_out.is_contiguous(memory_format=torch.channels_last)
-    assert timed_files._in_channels_last(line) is line
-    assert timed_files._in_channels_last("text") == "text"
+    assert in_process._in_channels_last(line) is line
+    assert in_process._in_channels_last("text") == "text"
 
 
 def test_settings_say_what_the_reference_ran_under(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
-    monkeypatch.setattr(timed_files, "allows_tf32", lambda: False)
+    monkeypatch.setattr(in_process, "allows_tf32", lambda: False)
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
-    found = timed_files.settings(evaluation=True)
+    found = in_process.settings(evaluation=True)
     assert found["float32 convolutions"] == "TF32 not allowed" and found["cudnn.deterministic"] == "True"
     assert found["torch"] == torch.__version__ and found["inference"] == "eval(), no_grad()"
     assert found["allocator"] == "expandable_segments:True"

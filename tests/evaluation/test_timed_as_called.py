@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from fake_stopwatch import CompilingStopwatch
 
-from tconv.evaluation.files import bench
+from tconv.evaluation.files.timing import two_files
 from tconv.evaluation.report import Report
 from tconv.evaluation.timing import Called
 from tconv.evaluation.verdict import AsCalled, Timing
@@ -61,12 +61,12 @@ class Side:
 def test_sides_take_turns_and_the_slower_one_decides_how_many_calls_there_are() -> None:
     asked: list[tuple[str, int]] = []
     sides = {"candidate": Side("candidate", 1.0, asked), "reference": Side("reference", 40.0, asked)}
-    found = bench._by_turns(sides, "default", dict.fromkeys(sides, "calls"))  # type: ignore[arg-type]
+    found = two_files._by_turns(sides, "default", dict.fromkeys(sides, "calls"))  # type: ignore[arg-type]
     there = [("candidate", 10), ("reference", 10)]
     assert asked == [("candidate", 0), ("reference", 0), *there, *there[::-1], *there, *there[::-1], *there]
     assert found["candidate"] == Called((1.0,) * 50, (2.0,) * 50)
     assert found["reference"] == Called((40.0,) * 50, (80.0,) * 50)
-    assert len(bench._by_turns(sides, "default", dict.fromkeys(sides, "calls"), 2)["candidate"].wall_ms) == 20  # type: ignore[arg-type]
+    assert len(two_files._by_turns(sides, "default", dict.fromkeys(sides, "calls"), 2)["candidate"].wall_ms) == 20  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -191,7 +191,7 @@ def test_long_calls_are_fewer_and_that_is_said(timed: Run) -> None:
 
 @pytest.fixture
 def compiling(timed: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.setattr("tconv.evaluation.files.timed_side.Stopwatch", CompilingStopwatch)
+    monkeypatch.setattr("tconv.evaluation.files.timing.timing_process.Stopwatch", CompilingStopwatch)
     return timed
 
 

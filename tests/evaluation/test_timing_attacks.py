@@ -9,9 +9,9 @@ import pytest
 import torch
 from fake_stopwatch import FewAtOnce, LargeStopwatch
 
-from tconv.evaluation.files import timed_call
-from tconv.evaluation.files.side import Side
-from tconv.evaluation.files.timed_call import TimedCall
+from tconv.evaluation.files.sides.file_process import Side
+from tconv.evaluation.files.timing import timed_call
+from tconv.evaluation.files.timing.timed_call import TimedCall
 from tconv.evaluation.report import Report
 from tconv.evaluation.timing import Measured
 
@@ -144,8 +144,8 @@ def test_a_reference_that_the_candidate_slows_down_is_not_the_one_that_counts(ti
 @pytest.mark.parametrize("result", ["torch.relu(self.up(x))", "self.more(self.up(x))"])
 @pytest.mark.parametrize("wrong", [False, True])
 def test_of_large_calls_samples_are_judged_where_each_is_computed_alone(timed, result, wrong, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setattr("tconv.evaluation.files.timed_side.Stopwatch", LargeStopwatch)
-    monkeypatch.setattr("tconv.evaluation.files.side.Subject", FewAtOnce)
+    monkeypatch.setattr("tconv.evaluation.files.timing.timing_process.Stopwatch", LargeStopwatch)
+    monkeypatch.setattr("tconv.evaluation.files.sides.file_process.Subject", FewAtOnce)
     forward = "y = super().forward(x); return y * (1 + 0.1 * (torch.arange(len(y)) == 1).view(-1, 1, 1, 1) * many)"
     sides: list[bool] = []
     construct = Side.construct

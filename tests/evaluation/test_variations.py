@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tconv.evaluation.files.side import Shapes
-from tconv.evaluation.files.sizes import cut_down, fewer_samples
-from tconv.evaluation.files.variations import variations, varied_shape
+from tconv.evaluation.files.sides.file_process import Shapes
+from tconv.evaluation.files.sides.other_arguments import variations, varied_shape
+from tconv.evaluation.files.sides.smaller_inputs import cut_down, fewer_samples
 
 VALUES = {
     "in_channels": 3,

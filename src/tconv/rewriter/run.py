@@ -18,7 +18,7 @@ from tconv.errors import Trouble
 from tconv.evaluation.files import judge as judging
 from tconv.evaluation.files.control import excuses
 from tconv.evaluation.files.levels import COPIED
-from tconv.evaluation.files.side import CannotJudge
+from tconv.evaluation.files.sides.file_process import CannotJudge
 from tconv.evaluation.precision import Wanted, resolve, understood
 from tconv.evaluation.report import Report
 from tconv.evaluation.steps import Steps

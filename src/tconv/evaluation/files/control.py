@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from tconv.evaluation.files.near_ties import hangs_on_rounding
-from tconv.evaluation.files.side import CannotJudge
+from tconv.evaluation.files.results.near_ties import hangs_on_rounding
+from tconv.evaluation.files.sides.file_process import CannotJudge
 from tconv.evaluation.verdict import Check
 
 #: Beginnings of the names of checks that compare results of the model as it was built.

@@ -20,20 +20,20 @@ import torch
 from torch import Tensor
 
 from tconv.errors import Trouble
-from tconv.evaluation.files.bench import Timer
-from tconv.evaluation.files.case import BUILT_DRAWS, MODEL_DRAWS, SEED, Case
 from tconv.evaluation.files.control import excused, require_results
 from tconv.evaluation.files.levels import DIGESTS, EACH_ROUTE, Look
-from tconv.evaluation.files.one_layer import layer_alone
-from tconv.evaluation.files.pair import Pair, Reference
-from tconv.evaluation.files.replacement import ONE_BY_ONE, check_parts, check_replacement, parts_of
-from tconv.evaluation.files.results import Results, check_results
-from tconv.evaluation.files.routes import COMPILED_TYPES, TYPES
-from tconv.evaluation.files.side import Arguments, CandidateFailed, CannotJudge, Shapes, Side, Traced
-from tconv.evaluation.files.sizes import cut_down, fewer_samples
-from tconv.evaluation.files.timed_results import check_timed
-from tconv.evaluation.files.timed_side import Place, TimedSide
-from tconv.evaluation.files.variations import variations, varied_shape
+from tconv.evaluation.files.process.weight_changes import COMPILED_TYPES, TYPES
+from tconv.evaluation.files.replacement.checks import ONE_BY_ONE, check_parts, check_replacement, parts_of
+from tconv.evaluation.files.results.one_layer import layer_alone
+from tconv.evaluation.files.results.stages import Results, check_results
+from tconv.evaluation.files.sides.file_process import Arguments, CandidateFailed, CannotJudge, Shapes, Side, Traced
+from tconv.evaluation.files.sides.inputs import BUILT_DRAWS, MODEL_DRAWS, SEED, Case
+from tconv.evaluation.files.sides.model_and_candidate import Pair, Reference
+from tconv.evaluation.files.sides.other_arguments import variations, varied_shape
+from tconv.evaluation.files.sides.smaller_inputs import cut_down, fewer_samples
+from tconv.evaluation.files.timing.timed_results import check_timed
+from tconv.evaluation.files.timing.timing_process import Place, TimedSide
+from tconv.evaluation.files.timing.two_files import Timer
 from tconv.evaluation.precision import Wanted, resolve, understood
 from tconv.evaluation.report import Report, Variation
 from tconv.evaluation.verdict import Check, Level, Timing, Verdict, one_line

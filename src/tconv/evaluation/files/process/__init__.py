@@ -1,0 +1,1 @@
+"""What runs in the process of one file, at the judge's word."""

@@ -1,0 +1,125 @@
+"""A forward pass on large inputs, a few samples at a time: in float64 all at once take twice the model's own memory."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tconv.evaluation.files.process.module_copies import deep_copy
+from tconv.sandbox.exchange import tensor_bytes, tensors
+from tconv.sandbox.records import Record, fields_of, record_of
+
+#: Inputs within these bytes are run at once, and so many bytes of larger ones.
+_AT_ONCE_BYTES = 128 * 2**20
+#: Relative differences up to this one are rounding, in another order of sums; in types of 16 bits it is the last one.
+_ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4}
+_COARSEST = 1e-2
+
+#: Runs a module on the values.
+Run = Callable[[nn.Module, Sequence[Any]], Any]
+
+
+def run_by_samples(run: Run, module: nn.Module, values: Sequence[Any], which: Sequence[int] = ()) -> Any:
+    """What `run` gives for the values a few samples at a time, in the host's memory.
+
+    None where the values are not that large, have no axis of samples in common, or where two samples together give
+    anything else than each of them alone, as where a batch is normalised.
+
+    Args:
+        which: the numbers of the samples that are run, in rising order; all if empty.
+    """
+    batch = _batch(values)
+    step = max(1, batch * _AT_ONCE_BYTES // max(1, tensor_bytes(values)))
+    if step >= batch or batch < 2:
+        return None
+
+    def part(module: nn.Module, first: int, count: int) -> Any:
+        # Copies, and for the trial another module: a forward may change its inputs and its state.
+        samples = mapped(list(values), lambda tensor: tensor[first : first + count].clone())
+        return mapped(run(module, samples), lambda tensor: tensor.cpu())
+
+    trial = deep_copy(module)
+    try:
+        together, *alone = part(trial, 0, 2), part(trial, 0, 1), part(trial, 1, 1)
+        if not _same(together, _joined(alone), 2):
+            return None
+    except Exception:  # the first axis is another one
+        return None
+    if which:
+        return _joined([part(module, first, 1) for first in which])
+    return _joined([part(module, first, min(step, batch - first)) for first in range(0, batch, step)])
+
+
+def mapped(value: Any, change: Any) -> Any:
+    """The tree with other tensors in place of its own."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, dict):
+        if (record := record_of(value)) is None:
+            return {key: mapped(item, change) for key, item in value.items()}
+        changed = record.changed(lambda item: mapped(item, change))
+        return changed if isinstance(value, Record) else changed.made(type(value))
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(mapped(item, change) for item in value))
+    if (values := fields_of(value)) is not None:
+        made = copy.copy(value)
+        for name, item in values.items():
+            object.__setattr__(made, name, mapped(item, change))
+        return made
+    if isinstance(value, (list, tuple)):
+        return type(value)(mapped(item, change) for item in value)
+    return value
+
+
+def some_samples(inputs: Sequence[Any], which: slice) -> list[Any] | None:
+    """The inputs with those samples alone, views; None where the first tensor's first axis has one, or there is none.
+
+    A tensor has samples where its first axis is as long as that.
+    """
+    batch = next((len(value) for value in inputs if isinstance(value, Tensor) and value.dim()), 0)
+    if batch < 2:
+        return None
+    return [
+        value[which] if isinstance(value, Tensor) and value.dim() and len(value) == batch else value for value in inputs
+    ]
+
+
+def at_samples(value: Any, which: Sequence[int]) -> Any:
+    """The tree with those samples of all its tensors alone."""
+    return mapped(value, lambda tensor: torch.stack([tensor[number] for number in which]))
+
+
+def _batch(values: Sequence[Any]) -> int:
+    """The length of the first axis that all tensors have; 0 where there is none."""
+    lengths = {len(tensor) if tensor.dim() else 0 for _, tensor in tensors(list(values))}
+    return lengths.pop() if len(lengths) == 1 else 0
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    """The tree of the first part, its tensors those of all parts, one behind the other; None where they do not fit."""
+    pieces = [dict(tensors(part)) for part in parts]
+    if any(of_part.keys() != pieces[0].keys() or not all(t.dim() for t in of_part.values()) for of_part in pieces):
+        return None
+    joined = iter([torch.cat([of_part[path] for of_part in pieces]) for path in pieces[0]])
+    return mapped(parts[0], lambda tensor: next(joined))
+
+
+def _same(one: Any, other: Any, samples: int) -> bool:
+    """Whether both trees have the same outputs for so many samples, but for rounding."""
+    ours, theirs = dict(tensors(one)), dict(tensors(other))
+    if ours.keys() != theirs.keys() or not ours:
+        return False
+    return all(len(tensor) == samples and _close(tensor, theirs[path]) for path, tensor in ours.items() if tensor.dim())
+
+
+def _close(one: Tensor, other: Tensor) -> bool:
+    if one.shape != other.shape:
+        return False
+    apart = torch.linalg.vector_norm((one - other).double())
+    rounding = _ROUNDING.get(one.dtype, _COARSEST)
+    return bool(apart <= rounding * max(float(torch.linalg.vector_norm(other.double())), math.ulp(0.0)))

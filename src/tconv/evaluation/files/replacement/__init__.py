@@ -1,0 +1,1 @@
+"""What a replacement must still do beside its result: gradients, other weights, other inputs."""

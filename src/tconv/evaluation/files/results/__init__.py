@@ -1,0 +1,1 @@
+"""Whether the results of `ModelNew` are those of `Model`."""
