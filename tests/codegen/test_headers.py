@@ -261,6 +261,9 @@ def test_of_several_constants_in_one_declaration_those_go_that_nothing_uses() ->
         (lambda text: Simplifying(Text(text)).whole(), "x = (a * 1 + 0) / 1 % 1;", "x = 0;"),
         (lambda text: Simplifying(Text(text)).whole(), "x = a - 1 + 1;", "x = a;"),
         (lambda text: Simplifying(Text(text)).whole(), "x = a * (b + 1) - (c * 2);", "x = a * (b + 1) - c * 2;"),
+        # One of two pairs, in each round.
+        (lambda text: Simplifying(Text(text)).whole(), "x = ((a + b)) * c;", "x = (a + b) * c;"),
+        (lambda text: Simplifying(Text(text)).whole(), "x = (0 + (a + b)) * c;", "x = ((a + b)) * c;"),
         (lambda text: Simplifying(Text(text)).whole(), "for (int i = 2; i < 3; ++i) g(i);", "g(2);"),
         (
             lambda text: Simplifying(Text(text)).whole(),

@@ -160,7 +160,8 @@ class Simplifying(Folding):
         if (
             around is None
             or not made.startswith("(")
-            or inner.type == "comma_expression"
+            # Of two pairs the inner one goes, as it stands in parentheses: the outer one stays for now.
+            or inner.type in ("comma_expression", "parenthesized_expression")
             or around.type == "sizeof_expression"
         ):
             return made
