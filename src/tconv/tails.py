@@ -194,32 +194,39 @@ def _known(
     if any(needed[:3]) or any(source and source[0] == "layer" for source in sources):
         of_layer = _of_layer(route, known, saved, gradient, result)
     sums: dict[Any, Tensor] = {}
-    found: list[Tensor | None] = []
+
+    def summed(of_what: str, shape: tuple[int, ...]) -> Tensor:
+        """The bias and what is added for each channel have the same sum, each its own copy."""
+        known_sum = sums.get((of_what, shape))
+        if known_sum is not None:
+            return known_sum.clone()
+        return sums.setdefault((of_what, shape), (of_layer if of_what == "layer" else gradient).sum_to_size(shape))
+
+    channels = (1, route.output_shape[1], *(1 for _ in route.output_shape[2:]))
+    shares = needed[2] and any(
+        source is not None and source[0] == "layer" and shape == channels != route.output_shape
+        for source, shape in zip(sources, route.operand_shapes, strict=True)
+    )
+    wanted = (*needed[:2], needed[2] and not shares)
+    of_inputs: Sequence[Tensor | None] = (None, None, None)
+    if any(wanted):
+        bias_sizes = None if bias is None else list(bias.shape)
+        of_inputs = ops.layer_gradients(of_layer, input, weight, bias_sizes, route.arguments, wanted)
+    yield from of_inputs[:2]
+    yield summed("layer", channels).reshape(bias.shape) if shares else of_inputs[2]
     for operand, shape, source in zip(operands, route.operand_shapes, sources, strict=True):
         if source is None:
-            found.append(None)
+            yield None
             continue
         if isinstance(source, Computed):
             part = _summed(route, source, saved, gradient, shape)
         else:
             of_what, factor = source
-            part = of_layer if of_what == "layer" else gradient
-            if shape != route.output_shape:
-                # The bias and what is added for each channel have the same sum, each its own copy.
-                known_sum = sums.get((of_what, shape))
-                part = sums[of_what, shape] = part.sum_to_size(shape) if known_sum is None else known_sum.clone()
+            whole = of_layer if of_what == "layer" else gradient
+            part = whole if shape == route.output_shape else summed(of_what, shape)
             part = part if factor == 1 else part * factor
         # A number on the CPU goes with tensors of any device.
-        found.append(part.reshape(operand.shape).to(operand.device, operand.dtype))
-    channels = (1, route.output_shape[1], *(1 for _ in route.output_shape[2:]))
-    of_bias = sums.get(("layer", channels)) if needed[2] else None
-    wanted = (*needed[:2], needed[2] and of_bias is None)
-    bias_sizes = None if bias is None else list(bias.shape)
-    of_inputs: Sequence[Tensor | None] = (None, None, None)
-    if any(wanted):
-        of_inputs = ops.layer_gradients(of_layer, input, weight, bias_sizes, route.arguments, wanted)
-    yield from (*of_inputs[:2], of_inputs[2] if of_bias is None else of_bias.reshape(bias.shape).clone())
-    yield from found
+        yield part.reshape(operand.shape).to(operand.device, operand.dtype)
 
 
 def _of_layer(

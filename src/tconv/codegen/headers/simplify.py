@@ -160,7 +160,7 @@ class Simplifying(Folding):
         if (
             around is None
             or not made.startswith("(")
-            # Of two pairs the inner one goes, as it stands in parentheses: the outer one stays for now.
+            # Of two pairs each round takes one, the inner: without both, what stands around would bind the parts.
             or inner.type in ("comma_expression", "parenthesized_expression")
             or around.type == "sizeof_expression"
         ):

@@ -73,6 +73,7 @@ def tails_text() -> str:
     return "\n\n\n".join(unmarked(part(name)) for name in _OF_TAILS)
 
 
+@cache
 def names() -> dict[str, bool]:
     """The module-level names of all parts; True for those that an import binds."""
     found: dict[str, bool] = {}
