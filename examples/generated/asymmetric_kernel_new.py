@@ -271,7 +271,7 @@ def _define(space):
     return defined
 
 # What torch.compile and dispatch modes see, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_1b24d518d2a0a111")
+_OPERATOR = _define("tconv_842150ed8b681b22")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them
@@ -1148,22 +1148,40 @@ template <class Kernel> struct WgmmaStore {
       }
   }
 
-  // Stores what is staged, `width` neighbouring outputs of a row as an item: neighbouring threads take neighbouring
-  // items, and those that a channel has no more items for take other channels.
-  template <int width> TCONV_DEVICE void store_staged(const Turn& turn) const {
-    constexpr int items = 64 / width, lanes = items >= 128 ? 128 : power_of_two_from(items);
-    constexpr int channel_lanes = 128 / lanes, steps = ceil_div(kStagedChannels, channel_lanes);
-    constexpr int together = steps < 8 ? steps : 8;  // steps whose loads are on their way at once
-    constexpr bool whole = kStagedChannels % channel_lanes == 0;
-    const int thread = warp % 4 * 32 + lane, first = thread / lanes, first_channel = turn.octet * 8 + first;
+  // What is staged is stored in items of `width` neighbouring outputs of a row: neighbouring threads take neighbouring
+  // items, and those that a channel has no more items for take other channels, in steps.
+  template <int width> struct Items {
+    static constexpr int count = 64 / width, lanes = count >= 128 ? 128 : power_of_two_from(count);
+    static constexpr int channel_lanes = 128 / lanes, steps = ceil_div(kStagedChannels, channel_lanes);
+    static constexpr bool whole = kStagedChannels % channel_lanes == 0;
+  };
+
+  // Of the channels of a turn, how many there are from its first one on.
+  TCONV_DEVICE int staged_channels(const Turn& turn) const {
     const int left = kGroupOutChannels - block_channel - turn.octet * 8;
-    const int channels = left < kStagedChannels ? left : kStagedChannels;
+    return left < kStagedChannels ? left : kStagedChannels;
+  }
+
+  // Where the first of a thread's outputs of an item lies; false if nowhere.
+  template <int width> TCONV_DEVICE bool find_item(const Turn& turn, int item, float*& to) const {
+    const int number = warp / 4 * 64 + item * width, phase = turn.phase;
+    const int first = (warp % 4 * 32 + lane) / Items<width>::lanes;
+    const bool present = (Items<width>::whole || first < staged_channels(turn)) &&
+                         find(number, turn.tile, block_phase + phase, to);
+    to += (turn.octet * 8 + first) * plane();
+    return present;
+  }
+
+  template <int width> TCONV_DEVICE void store_staged(const Turn& turn) const {
+    constexpr int steps = Items<width>::steps, lanes = Items<width>::lanes;
+    constexpr int channel_lanes = Items<width>::channel_lanes;
+    constexpr int together = steps < 8 ? steps : 8;  // steps whose loads are on their way at once
+    constexpr bool whole = Items<width>::whole;
+    const int thread = warp % 4 * 32 + lane, first = thread / lanes, channels = staged_channels(turn);
     const long long pitch = channel_lanes * plane();
-    for (int item = thread % lanes; item < items; item += lanes) {
-      const int number = warp / 4 * 64 + item * width, phase = turn.phase;
+    for (int item = thread % lanes; item < Items<width>::count; item += lanes) {
       float* to;
-      if ((!whole && first >= channels) || !find(number, turn.tile, block_phase + phase, to)) continue;
-      to += first_channel * plane();
+      if (!find_item<width>(turn, item, to)) continue;
       const float* const from = staged + first * kStagedPitch + item * width;
       TCONV_UNROLL for (int step = 0; step < steps; step += together) {
         Vector<float, width> outputs[together];

@@ -297,7 +297,7 @@ def _define(space):
     return defined
 
 # What torch.compile and dispatch modes see, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_ccae8ebfa1a61259")
+_OPERATOR = _define("tconv_b552a7b9157f5989")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them
@@ -1349,9 +1349,9 @@ template <class Kernel> struct WgmmaStore {
            in_range(row, rows) && in_range(column, columns);
   }
 
-  // Adds a channel's bias to some of its sums and makes them outputs by the layer's program, which may read what
-  // belongs to those that are stored from `to` on, if they are present. Those that are not are computed like others,
-  // and not stored: in a branch, an output's loads and arithmetic would wait until the output before is stored.
+  // Adds a channel's bias to some of its sums and makes them outputs by the layer's program, of what it read. Those
+  // that are not present are computed like others, and not stored: in a branch, an output's loads and arithmetic would
+  // wait until the output before is stored.
   template <int width> TCONV_DEVICE void finish(float (&values)[width], const Channel& channel) const {
     TCONV_UNROLL for (int i = 0; i < width; ++i) values[i] = values[i] + channel.bias;
   }
@@ -1384,22 +1384,41 @@ template <class Kernel> struct WgmmaStore {
       }
   }
 
-  // Stores what is staged, `width` neighbouring outputs of a row as an item: neighbouring threads take neighbouring
-  // items, and those that a channel has no more items for take other channels.
-  template <int width> TCONV_DEVICE void store_staged(const Turn& turn) const {
-    constexpr int items = 64 * run / width, lanes = items >= 128 ? 128 : power_of_two_from(items);
-    constexpr int channel_lanes = 128 / lanes, steps = ceil_div(kStagedChannels, channel_lanes);
-    constexpr int together = steps < 8 ? steps : 8;  // steps whose loads are on their way at once
-    constexpr bool whole = Kernel::whole_channels && kStagedChannels % channel_lanes == 0;
-    const int thread = warp % 4 * 32 + lane, first = thread / lanes, first_channel = turn.octet * 8 + first;
+  // What is staged is stored in items of `width` neighbouring outputs of a row: neighbouring threads take neighbouring
+  // items, and those that a channel has no more items for take other channels, in steps.
+  template <int width> struct Items {
+    static constexpr int count = 64 * run / width, lanes = count >= 128 ? 128 : power_of_two_from(count);
+    static constexpr int channel_lanes = 128 / lanes, steps = ceil_div(kStagedChannels, channel_lanes);
+    static constexpr bool whole = Kernel::whole_channels && kStagedChannels % channel_lanes == 0;
+  };
+
+  // Of the channels of a turn, how many there are from its first one on.
+  TCONV_DEVICE int staged_channels(const Turn& turn) const {
     const int left = Kernel::group_out_channels - block_channel - turn.octet * 8;
-    const int channels = left < kStagedChannels ? left : kStagedChannels;
+    return left < kStagedChannels ? left : kStagedChannels;
+  }
+
+  // Where the first of a thread's outputs of an item lies; false if nowhere.
+  template <int width> TCONV_DEVICE bool find_item(const Turn& turn, int item, float*& to) const {
+    const int number = warp / 4 * 64 + item * width / run, phase = turn.phase + item * width % run;
+    const int first = (warp % 4 * 32 + lane) / Items<width>::lanes;
+    const bool present = (Items<width>::whole || first < staged_channels(turn)) &&
+                         find(number, turn.tile, block_phase + phase, to);
+    to += (turn.octet * 8 + first) * plane();
+    return present;
+  }
+
+  template <int width> TCONV_DEVICE void store_staged(const Turn& turn) const {
+    constexpr int steps = Items<width>::steps, lanes = Items<width>::lanes;
+    constexpr int channel_lanes = Items<width>::channel_lanes;
+    constexpr int together = steps < 8 ? steps : 8;  // steps whose loads are on their way at once
+    constexpr bool whole = Items<width>::whole;
+    const int thread = warp % 4 * 32 + lane, first = thread / lanes, first_channel = turn.octet * 8 + first;
+    const int channels = staged_channels(turn);
     const long long pitch = channel_lanes * plane();
-    for (int item = thread % lanes; item < items; item += lanes) {
-      const int number = warp / 4 * 64 + item * width / run, phase = turn.phase + item * width % run;
+    for (int item = thread % lanes; item < Items<width>::count; item += lanes) {
       float* to;
-      if ((!whole && first >= channels) || !find(number, turn.tile, block_phase + phase, to)) continue;
-      to += first_channel * plane();
+      if (!find_item<width>(turn, item, to)) continue;
       const float* const from = staged + first * kStagedPitch + item * width;
       TCONV_UNROLL for (int step = 0; step < steps; step += together) {
         Vector<float, width> outputs[together];

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kernel_runs import INSTANCES, PROGRAMMED
 
-from tconv.kernels.instances import Instance
+from tconv.kernels.instances import PROGRAMS, Instance, with_program
 
 # What is changed, into what, which instance shows it, and how the emulator is run.
 MUTATIONS = {
@@ -751,26 +753,44 @@ MUTATIONS_OF_PROGRAMS = {
         "plain",
     ),
     "a row's operands from its first step": (
-        "to + i * pitch, present);",
-        "to, present);",
+        "to + i * pitch, present)",
+        "to, present)",
+        "wgmma-1d-k3-s3-op1-all-residual",
+        "plain",
+    ),
+    "a row's operands, read ahead, from its first step": (
+        "to + step * channel_lanes * plane(), inside",
+        "to, inside",
         "wgmma-2d-k3-s1-tf32_rna-one-residual",
         "plain",
     ),
+    "operands read ahead beyond the last channel": (
+        "plane(), inside && present);",
+        "plane(), inside);",
+        "wgmma-2d-k3-s1-tf32_rna-one-residual",
+        "address",
+    ),
+    "operands read ahead for another turn": (
+        "read_ahead(turn_of(number), ahead)",
+        "read_ahead(turn_of(0), ahead)",
+        "wgmma-2d-many-in-all-prepared-residual",
+        "plain",
+    ),
     "both halves of a warp's positions with the first one's operands": (
-        "finish(values, of_channel, to[half], inside",
-        "finish(values, of_channel, to[0], inside",
+        "fetch<width>(to[half], inside",
+        "fetch<width>(to[0], inside",
         "wgmma-2d-k3-s2-aligned-tf32-all-residual",
         "plain",
     ),
     "operands of channels beyond the last": (
-        "own + k, present && channel < Layer::group_out_channels - k);",
-        "own + k, present);",
+        "own + k, present && channel < Layer::group_out_channels - k)",
+        "own + k, present)",
         "wgmma-2d-k3-s2-aligned-bf16-last-residual",
         "address",
     ),
     "operands of positions beyond the box": (
-        "to[half], inside[half] && present);",
-        "to[half], present);",
+        "to[half], inside[half] && present)",
+        "to[half], present)",
         "wgmma-2d-k3-s2-aligned-tf32-all-residual",
         "address",
     ),
@@ -812,8 +832,9 @@ BY_FAMILY = {
 def instance_of(name: str) -> Instance:
     """The named instance, or of those without a program the one of another precision: which one a case has is no
     matter here."""
-    if name in PROGRAMMED:
-        return PROGRAMMED[name]
+    bare, _, program = name.rpartition("-")
+    if program in PROGRAMS:
+        return PROGRAMMED.get(name) or replace(with_program(INSTANCES[bare], PROGRAMS[program]), name=name)
     case, _, width = name.rsplit("-", 2)
     others = (i for n, i in INSTANCES.items() if n.startswith(case + "-") and n.endswith(width))
     return INSTANCES.get(name) or next(others)

@@ -115,16 +115,23 @@ def _deduced(parsed: Text, function: Definition, unused: Sequence[int], calls: S
     listed = field(function.whole, "parameters")
     items, names = listed.named_children, [template_name(each) for each in listed.named_children]
     left = {word for n, each in enumerate(function.parameters) if n not in unused for word in _names_in(each)}
-    lost = {word for n in unused for word in _names_in(function.parameters[n])} & set(names) - left
+    # What each call names is not deduced.
+    named = min(_template_arguments(call) for call in calls)
+    lost = {word for n in unused for word in _names_in(function.parameters[n])} & set(names[named:]) - left
     needed = set(re.findall(r"\w+", function.returns)) | words_of(function.node)
-    explicit = any("<" in words(field(call, "function")) for call in calls)
-    if lost & needed or (lost and explicit):
+    if lost & needed or (lost and any(map(_template_arguments, calls))):
         return None
     kept = ", ".join(parsed.of(item) for item, name in zip(items, names, strict=True) if name not in lost)
     behind = parsed.bytes[listed.end_byte :]
     if kept:
         return listed.start_byte, listed.end_byte, f"<{kept}>"
     return function.whole.start_byte, listed.end_byte + len(behind) - len(behind.lstrip()), ""
+
+
+def _template_arguments(call: Node) -> int:
+    """How many of a function's template arguments a call names."""
+    lists = [each for each in walk(field(call, "function")) if each.type == "template_argument_list"]
+    return len(lists[-1].named_children) if lists and words(field(call, "function")).endswith(">") else 0
 
 
 def _names_in(node: Node) -> set[str]:

@@ -134,6 +134,10 @@ def instances() -> Iterator[Instance]:
             problem = case.problem("fp16")
             for raw, tile in enumerate(_turned_tiles(problem.layer, together(problem)), 1):
                 yield Instance(f"wgmma-{name}-fp16-turned{raw}", problem, Kernel("wgmma", problem.layer, tile))
+    # Rows of several phases that begin anywhere are stored one output at a time, in several rounds.
+    problem = replace(CASES["1d-k3-s3-aligned"].problem("tf32"), output_padding=(0, 0, 1))
+    tile = _tile(problem.layer, 3, (1, 1, 1, 16), 1, patch_columns=4)
+    yield Instance("wgmma-1d-k3-s3-op1-all", problem, Kernel("wgmma", problem.layer, tile))
 
 
 def _tiles(layer: Layer, most_together: int) -> dict[str, WgmmaTile]:

@@ -25,6 +25,8 @@ struct WgmmaStore {
   using Height = typename Layer::Height;
   using Width = typename Layer::Width;
   using Channel = typename Epilogue<Layer, Program>::Channel;
+  template <int width>
+  using Values = typename Program::template Values<width>;
   static constexpr int run = Shape::run, staged_octets = Shape::staged_channels / 8;
   static constexpr bool has_epilogue = Layer::has_bias || Layer::has_program;
 
@@ -59,12 +61,17 @@ struct WgmmaStore {
            in_range(row, rows) && in_range(column, columns);
   }
 
-  // Adds a channel's bias to some of its sums and makes them outputs by the layer's program, which may read what
-  // belongs to those that are stored from `to` on, if they are present. Those that are not are computed like others,
-  // and not stored: in a branch, an output's loads and arithmetic would wait until the output before is stored.
+  // What the program reads for outputs that are stored from `to` on, if they are present.
   template <int width>
-  TCONV_DEVICE void finish(float (&values)[width], const Channel& channel, const Element* to, bool present) const {
-    const auto read = epilogue.program.template fetch<width>(to, present);
+  TCONV_DEVICE Values<width> fetch(const Element* to, bool present) const {
+    return epilogue.program.template fetch<width>(to, present);
+  }
+
+  // Adds a channel's bias to some of its sums and makes them outputs by the layer's program, of what it read. Those
+  // that are not present are computed like others, and not stored: in a branch, an output's loads and arithmetic would
+  // wait until the output before is stored.
+  template <int width>
+  TCONV_DEVICE void finish(float (&values)[width], const Channel& channel, const Values<width>& read) const {
 #pragma unroll
     for (int i = 0; i < width; ++i) values[i] = epilogue.program.apply(channel.y(values[i]), channel, read, i);
   }
@@ -118,23 +125,66 @@ struct WgmmaStore {
         }
   }
 
-  // Stores what is staged, `width` neighbouring outputs of a row as an item: neighbouring threads take neighbouring
-  // items, and those that a channel has no more items for take other channels.
+  // What is staged is stored in items of `width` neighbouring outputs of a row: neighbouring threads take neighbouring
+  // items, and those that a channel has no more items for take other channels, in steps.
   template <int width>
-  TCONV_DEVICE void store_staged(const Turn& turn) const {
-    constexpr int items = 64 * run / width, lanes = items >= 128 ? 128 : power_of_two_from(items);
-    constexpr int channel_lanes = 128 / lanes, steps = ceil_div(Shape::staged_channels, channel_lanes);
-    constexpr int together = steps < 8 ? steps : 8;  // steps whose loads are on their way at once
-    constexpr bool whole = Shape::whole_channels && Shape::staged_channels % channel_lanes == 0;
-    const int thread = warp % 4 * 32 + lane, first = thread / lanes, first_channel = turn.octet * 8 + first;
+  struct Items {
+    static constexpr int count = 64 * run / width, lanes = count >= 128 ? 128 : power_of_two_from(count);
+    static constexpr int channel_lanes = 128 / lanes, steps = ceil_div(Shape::staged_channels, channel_lanes);
+    static constexpr bool whole = Shape::whole_channels && Shape::staged_channels % channel_lanes == 0;
+  };
+
+  // What the program reads for the items of a turn is loaded before they are staged, so that loads do not wait for a
+  // barrier: for all steps, or for none where a thread has several items, or more outputs than there are registers for.
+  template <int width>
+  static TCONV_CONSTANT int steps_ahead() {
+    return Items<width>::count <= 128 && Items<width>::steps * width <= 32 ? Items<width>::steps : 0;
+  }
+  template <int width>
+  using Ahead = Values<width>[steps_ahead<width>() + 1];  // one more: arrays have places
+
+  // Of the channels of a turn, how many there are from its first one on.
+  TCONV_DEVICE int staged_channels(const Turn& turn) const {
     const int left = Layer::group_out_channels - block_channel - turn.octet * 8;
-    const int channels = left < Shape::staged_channels ? left : Shape::staged_channels;
+    return left < Shape::staged_channels ? left : Shape::staged_channels;
+  }
+
+  // Where the first of a thread's outputs of an item lies; false if nowhere.
+  template <int width>
+  TCONV_DEVICE bool find_item(const Turn& turn, int item, Element*& to) const {
+    const int number = warp / 4 * 64 + item * width / run, phase = turn.phase + item * width % run;
+    const int first = (warp % 4 * 32 + lane) / Items<width>::lanes;
+    const bool present = (Items<width>::whole || first < staged_channels(turn)) &&
+                         find(number, turn.tile, block_phase + phase, to);
+    to += (turn.octet * 8 + first) * plane();
+    return present;
+  }
+
+  template <int width>
+  TCONV_DEVICE void read_ahead(const Turn& turn, Ahead<width>& ahead) const {
+    constexpr int lanes = Items<width>::lanes, channel_lanes = Items<width>::channel_lanes;
+    const int thread = warp % 4 * 32 + lane, channels = staged_channels(turn);
+    Element* to;
+    const bool inside = find_item<width>(turn, thread % lanes, to);
+#pragma unroll
+    for (int step = 0; step < steps_ahead<width>(); ++step) {
+      const bool present = Items<width>::whole || thread / lanes + step * channel_lanes < channels;
+      ahead[step] = fetch<width>(to + step * channel_lanes * plane(), inside && present);
+    }
+  }
+
+  template <int width>
+  TCONV_DEVICE void store_staged(const Turn& turn, const Ahead<width>& ahead) const {
+    constexpr int steps = Items<width>::steps, lanes = Items<width>::lanes;
+    constexpr int channel_lanes = Items<width>::channel_lanes;
+    constexpr int together = steps < 8 ? steps : 8;  // steps whose loads are on their way at once
+    constexpr bool whole = Items<width>::whole;
+    const int thread = warp % 4 * 32 + lane, first = thread / lanes, first_channel = turn.octet * 8 + first;
+    const int channels = staged_channels(turn);
     const long long pitch = channel_lanes * plane();
-    for (int item = thread % lanes; item < items; item += lanes) {
-      const int number = warp / 4 * 64 + item * width / run, phase = turn.phase + item * width % run;
+    for (int item = thread % lanes; item < Items<width>::count; item += lanes) {
       Element* to;
-      if ((!whole && first >= channels) || !find(number, turn.tile, block_phase + phase, to)) continue;
-      to += first_channel * plane();
+      if (!find_item<width>(turn, item, to)) continue;
       const float* const from = staged + first * Shape::staged_pitch + item * width;
 #pragma unroll
       for (int step = 0; step < steps; step += together) {
@@ -146,7 +196,9 @@ struct WgmmaStore {
           float values[width];
           load_shared(from + channel * Shape::staged_pitch, values);
           if (has_epilogue)
-            finish(values, epilogue.of(present ? block_channel + first_channel + channel : 0), to + i * pitch, present);
+            finish(values, epilogue.of(present ? block_channel + first_channel + channel : 0),
+                   Layer::has_program && steps_ahead<width>() ? ahead[(step + i) % (steps_ahead<width>() + 1)]
+                                                             : fetch<width>(to + i * pitch, present));
           outputs[i] = rounded(values);
         }
 #pragma unroll
@@ -163,6 +215,8 @@ struct WgmmaStore {
     // turns are a loop, which looks for its sums among all.
 #pragma unroll(Layer::has_program ? 1 : turns)
     for (int number = 0; number < turns; ++number) {
+      Ahead<width> ahead;
+      if (Layer::has_program && steps_ahead<width>()) read_ahead(turn_of(number), ahead);
       meet<128>(1 + warp / 4);  // nobody reads what is staged any more
       if (Layer::has_program) {
 #pragma unroll
@@ -172,7 +226,7 @@ struct WgmmaStore {
         stage(turn_of(number));
       }
       meet<128>(1 + warp / 4);  // all of it is staged
-      store_staged<width>(turn_of(number));
+      store_staged<width>(turn_of(number), ahead);
     }
   }
 
@@ -203,7 +257,7 @@ struct WgmmaStore {
               float values[width];
 #pragma unroll
               for (int i = 0; i < width; ++i) values[i] = sum(tile, half, phase + i, octet, own);
-              if (has_epilogue) finish(values, of_channel, to[half], inside[half] && present);
+              if (has_epilogue) finish(values, of_channel, fetch<width>(to[half], inside[half] && present));
               if (inside[half] && present) store_vector(to[half], rounded(values));
               to[half] += (own == 0 ? 1 : 7) * plane();
             }
@@ -234,11 +288,11 @@ struct WgmmaStore {
 #pragma unroll
           for (int k = 0; k < width; ++k) of[k] = epilogue.of(channel + k < last ? channel + k : last);
         }
-        typename Program::template Values<width> read[positions];
+        Values<width> read[positions];
         if (has_epilogue && whole) {
 #pragma unroll
           for (int i = 0; i < positions; ++i)
-            read[i] = epilogue.program.template fetch<width>(to[i] + in_block, (inside >> i & 1u) != 0);
+            read[i] = fetch<width>(to[i] + in_block, (inside >> i & 1u) != 0);
         }
 #pragma unroll
         for (int i = 0; i < positions; ++i) {
@@ -261,7 +315,7 @@ struct WgmmaStore {
 #pragma unroll
               for (int k = 0; k < width; ++k) {
                 float value[1] = {values[k]};
-                finish(value, of[k], own + k, present && channel < Layer::group_out_channels - k);
+                finish(value, of[k], fetch<1>(own + k, present && channel < Layer::group_out_channels - k));
                 values[k] = value[0];
               }
             }
