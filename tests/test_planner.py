@@ -80,7 +80,7 @@ def test_plans_can_be_launched(problem):
     if not shape.resident:
         blocks = plan.grid // shape.parts
         assert blocks * shape.block_runs >= runs_of(problem, tile), "a staged block does not go on to further runs"
-    assert tile.chunk_channels % tile.unroll == 0
+    assert tile.k_tile_channels % tile.unroll == 0
     assert 0 <= tile.origin <= layer.padding[2] and tile.origin < layer.stride[2]
     assert tile.columns in ((1, 2, 4, 8, 16, 32) if tile.phase_lanes == 1 else (1,))
     assert runs_of(problem, tile) * 32 // tile.phase_lanes * tile.positions * tile.rows >= positions(problem)

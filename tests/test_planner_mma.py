@@ -68,7 +68,7 @@ def tile_of(layer, columns, wide=1, row_tiles=2, position_tiles=4, **options):
         row_tiles=row_tiles,
         position_tiles=position_tiles,
         box=(1, 1, 1, columns),
-        chunk_steps=1,
+        k_tile_steps=1,
         origin=options.pop("origin", 0),
         channels_last=options.pop("channels_last", False),
     )
@@ -148,14 +148,14 @@ def test_every_candidate_suits_the_kernel(problem):
         assert shape.box_positions <= tile.warps.wide * tile.warps.position_tiles * 8
         sums = tile.warps.row_tiles * tile.warps.position_tiles
         assert sums * 4 * (2 if layer.precision == "fp32" else 1) <= 128
-        assert 1 <= tile.pipeline.chunk_shifts <= shape.shifts
+        assert 1 <= tile.pipeline.k_tile_shifts <= shape.shifts
         assert shape.halo_all_rows * shape.halo_columns >= shape.box_positions
         assert 0 < shape.fragments_with_taps <= shape.shifts * shape.block_row_tiles
         assert suits_channels(shape) and holds_inputs(shape)
         if tile.pipeline.copied:
             assert can_copy(layer, tile, 1)
-            assert tile.pipeline.copied >= 2 or (shape.chunks == 1 and not tile.pipeline.resident)
-            assert tile.pipeline.copied <= shape.chunks or tile.pipeline.resident
+            assert tile.pipeline.copied >= 2 or (shape.k_tiles == 1 and not tile.pipeline.resident)
+            assert tile.pipeline.copied <= shape.k_tiles or tile.pipeline.resident
         cost = predict(problem, layer, tile, H200)
         assert all(math.isfinite(seconds) and seconds > 0 for seconds in vars(cost).values())
 
@@ -277,7 +277,7 @@ def test_what_is_copied_as_it_lies(precision, kernel, padding, together, columns
     assert bool(can_copy(layer, tile_of(layer, columns, **options), together)) is copies
 
 
-def test_layers_of_one_shift_have_several_chunks_on_their_way():
+def test_layers_of_one_shift_have_several_k_tiles_on_their_way():
     for precision in ("tf32", "fp16"):
         problem = replace(U_NET, layer=replace(U_NET.layer, precision=precision))
         tile = MMA.plan(problem, H200).kernel.tile

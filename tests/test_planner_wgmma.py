@@ -29,7 +29,7 @@ def test_each_block_keeps_its_own_weights(groups, stay, grid):
     """As few blocks as the most boxes of one ask for; those that keep their weights are so many of each set."""
     layer = k2_s2(64, groups)
     tile = wgmma_tile(
-        layer, box=(1, 1, 2, 64), channels=64, phases=4, position_tiles=1, stacked=0, chunk_steps=2, patch_columns=8
+        layer, box=(1, 1, 2, 64), channels=64, phases=4, position_tiles=1, stacked=0, k_tile_steps=2, patch_columns=8
     )
     tile = with_resident_weights(layer, tile) if stay else tile
     plan = WGMMA.plan_with(Problem(layer, 500, (1, 2, 64)), Kernel("wgmma", layer, tile), H200)
@@ -68,7 +68,7 @@ def test_weights_that_a_block_reads_once_need_not_stay():
 def test_a_block_with_one_phase_brings_what_that_reads(kernel, padding, places):
     layer = Layer(2, 64, 64, (1, kernel, kernel), (1, 2, 2), (0, padding, padding), precision="tf32")
     alone = wgmma_tile(
-        layer, box=(1, 1, 4, 4), channels=64, phases=1, position_tiles=1, stacked=0, chunk_steps=4, patch_columns=1
+        layer, box=(1, 1, 4, 4), channels=64, phases=1, position_tiles=1, stacked=0, k_tile_steps=4, patch_columns=1
     )
     shape, every = WgmmaShape(layer, alone), WgmmaShape(layer, replace(alone, phases=4))
     assert shape.halo_all_rows * shape.halo_columns == places
@@ -97,7 +97,7 @@ def test_whole_rows_are_predicted_to_cut_fewer_sectors():
 
     def memory(box):
         tile = wgmma_tile(
-            layer, box=box, channels=32, phases=8, position_tiles=1, stacked=0, chunk_steps=4, patch_columns=4
+            layer, box=box, channels=32, phases=8, position_tiles=1, stacked=0, k_tile_steps=4, patch_columns=4
         )
         return predict(problem, layer, tile, H200).memory
 

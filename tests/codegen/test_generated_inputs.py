@@ -64,7 +64,7 @@ def text(precision: Precision, tmp_path_factory: pytest.TempPathFactory) -> str:
         phases=4,
         position_tiles=1,
         stacked=0,
-        chunk_steps=2,
+        k_tile_steps=2,
         patch_columns=1,
         prepared_inputs=1,
     )

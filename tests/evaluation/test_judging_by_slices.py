@@ -34,7 +34,7 @@ CASE = Case(((), {}), lambda seed: [], Traced((), 0, 9, None), Traced((), 0, 9, 
 @pytest.fixture
 def slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(equality, "_SLICE_BYTES", 1)
-    monkeypatch.setattr(reference, "_CHUNK_ELEMENTS", 1)
+    monkeypatch.setattr(reference, "_K_TILE_ELEMENTS", 1)
     monkeypatch.setattr(output_rules, "_PIECE", 30)
 
 
@@ -105,7 +105,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name, count in (
         (equality, "_SLICE_BYTES", 2**16),
         (equality, "_FURTHER_BYTES", 2**15),
-        (reference, "_CHUNK_ELEMENTS", 2**12),
+        (reference, "_K_TILE_ELEMENTS", 2**12),
         (bits, "_PIECE", 2**10),
         (digest, "_ROW", 2**8),
         (output_rules, "_PIECE", 2**12),

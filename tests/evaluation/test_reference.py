@@ -74,7 +74,7 @@ def test_exact_is_the_definition_and_magnitude_its_absolute_terms() -> None:
 def test_a_large_batch_is_taken_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     operands = draw(PROBLEM, torch.device("cpu"), 0)
     (whole,) = exact(operands, PROBLEM, rounded=True)
-    monkeypatch.setattr(reference, "_CHUNK_ELEMENTS", 2 * whole.result[0].numel())
+    monkeypatch.setattr(reference, "_K_TILE_ELEMENTS", 2 * whole.result[0].numel())
     parts = list(exact(operands, PROBLEM, rounded=True))
     assert [(part.samples, part.rows.start) for part in parts] == [(slice(0, 2), 0), (slice(2, 3), 0)]
     for name in ("result", "magnitude"):
@@ -99,7 +99,7 @@ IN_ROWS = (
 def test_a_large_sample_is_taken_in_rows(problem: Problem, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     operands = draw(problem, torch.device("cpu"), 0)
     (whole,) = exact(operands, problem, rounded=True)
-    monkeypatch.setattr(reference, "_CHUNK_ELEMENTS", rows * whole.result[0, :, 0].numel())
+    monkeypatch.setattr(reference, "_K_TILE_ELEMENTS", rows * whole.result[0, :, 0].numel())
     results = [torch.full_like(whole.result, math.nan) for _ in range(4)]
     parts = list(exact(operands, problem, rounded=True))
     assert {part.rows.stop - part.rows.start for part in parts[:-1]} <= {rows, whole.result.shape[2] % rows}

@@ -12,7 +12,7 @@ from tconv.kernels.instances import PROGRAMS, Instance, with_program
 MUTATIONS = {
     "phase counted from the wrong end": (
         "const int item = j * Shape::tap_items + a * Tile::phase_lanes * Tile::channels;",
-        "const int item = (Tile::chunk_taps - 1 - j) * Shape::tap_items + a * Tile::phase_lanes * Tile::channels;",
+        "const int item = (Tile::k_tile_taps - 1 - j) * Shape::tap_items + a * Tile::phase_lanes * Tile::channels;",
         "1d-k4-s2-fp32-narrow",
         "plain",
     ),
@@ -248,7 +248,7 @@ MUTATIONS_OF_MMA = {
         "plain",
     ),
     "channels beyond the last read": (
-        "(here >> i & 1u) != 0 && (Shape::whole_chunks || channel + k < Layer::group_in_channels)",
+        "(here >> i & 1u) != 0 && (Shape::whole_k_tiles || channel + k < Layer::group_in_channels)",
         "(here >> i & 1u) != 0",
         "mma-2d-k3-s1-tf32-flat",
         "address",
@@ -392,7 +392,7 @@ MUTATIONS_OF_MMA = {
         "thread",
     ),
     "a set of warps multiplies another's channels": (
-        "warp / Shape::warps * Tile::Pipeline::chunk_steps;",
+        "warp / Shape::warps * Tile::Pipeline::k_tile_steps;",
         "0;",
         "mma-1d-k4-s2-fp32-split",
         "plain",
@@ -540,13 +540,13 @@ MUTATIONS_OF_WGMMA = {
     ),
     "pieces of a stage a row apart too much": (
         "piece * Shape::piece_bytes + row_plane",
-        "piece * (Shape::piece_bytes + Shape::chunk_bytes) + row_plane",
+        "piece * (Shape::piece_bytes + Shape::k_tile_bytes) + row_plane",
         "wgmma-2d-k3-s2-aligned-tf32-all",
         "plain",
     ),
     "weights not swizzled": (
-        " + swizzled(row * Shape::chunk_bytes + vector * 16, Shape::chunk_bytes)",
-        " + row * Shape::chunk_bytes + vector * 16",
+        " + swizzled(row * Shape::k_tile_bytes + vector * 16, Shape::k_tile_bytes)",
+        " + row * Shape::k_tile_bytes + vector * 16",
         "wgmma-1d-k4-s2-fp16-last",
         "plain",
     ),

@@ -21,7 +21,7 @@ from tconv.problem import Problem
 pytestmark = pytest.mark.gpu
 
 #: Elements that are filled or looked at together.
-CHUNK = 2**26
+K_TILE = 2**26
 #: Outputs in a row that are compared, at places of which each may hide a mistake of its own, and at random ones.
 STRETCH, RANDOM_PLACES = 2**14, 30
 SPARE_BYTES = 6 * 2**30
@@ -36,8 +36,8 @@ def needs_memory(problem: Problem) -> None:
 
 def filled_input(problem: Problem) -> Tensor:
     x = torch.empty(problem.input_shape, dtype=getattr(torch, problem.layer.dtype), device="cuda")
-    for start in range(0, x.numel(), CHUNK):
-        part = x.view(-1)[start : start + CHUNK]
+    for start in range(0, x.numel(), K_TILE):
+        part = x.view(-1)[start : start + K_TILE]
         part.copy_(input_at(torch.arange(start, start + len(part), device="cuda")))
     return x
 
@@ -68,10 +68,10 @@ def test_huge_problems(name):
     front = (tconv.conv_transpose1d, tconv.conv_transpose2d, tconv.conv_transpose3d)[layer.spatial_dims - 1]
     again = front(*call)
 
-    for start in range(0, y.numel(), CHUNK):
-        part = y.view(-1)[start : start + CHUNK]
+    for start in range(0, y.numel(), K_TILE):
+        part = y.view(-1)[start : start + K_TILE]
         assert not part.isnan().any(), f"some of the outputs from {start} on are never written"
-        assert torch.equal(part, again.view(-1)[start : start + CHUNK])
+        assert torch.equal(part, again.view(-1)[start : start + K_TILE])
     starts = chosen_starts(problem)
     got = torch.cat([y.view(-1)[start : start + STRETCH] for start in starts])
     chosen = torch.cat([torch.arange(start, start + STRETCH, device="cuda") for start in starts])

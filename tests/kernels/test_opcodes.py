@@ -36,7 +36,7 @@ def test_opcodes(name: str, tmp_path: Path) -> None:
     # of one visit; of exact ones a batch's.
     of_row = shape.alone and not shape.single
     of_visit = shape.taps if shape.known else kernel.layer.kernel[2] if of_row else shape.row_visits
-    steps, planes = (shape.batch_steps, 3) if shape.exact else (tile.chunk_steps, 1)
+    steps, planes = (shape.batch_steps, 3) if shape.exact else (tile.k_tile_steps, 1)
     of_tile = of_visit * steps * planes
     # Those of tiles that have no position of the box may be left out: nothing of them is stored.
     used = tile.position_tiles if tile.stacked else min(tile.position_tiles, -(-shape.box_positions // 128))

@@ -98,9 +98,9 @@ def test_what_is_wrong_is_told_of_the_kernel_that_it_is_of(family, monkeypatch):
         tile = replace(other.tile, warps=replace(other.tile.warps, position_tiles=3))
         text = "matrices of two tiles of positions are loaded at once"
     elif isinstance(other.tile, WgmmaTile):
-        tile, text = replace(other.tile, chunk_steps=3), "rows of weights have 64 or 128 bytes"
+        tile, text = replace(other.tile, k_tile_steps=3), "rows of weights have 64 or 128 bytes"
     else:
-        tile = replace(other.tile, chunk_channels=5, unroll=2)
+        tile = replace(other.tile, k_tile_channels=5, unroll=2)
         text = "a stage is whole groups of input channels"
     bad = replace(other, tile=tile)
     of_good, of_bad, of_last = evaluate([good, bad, last])

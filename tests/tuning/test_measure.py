@@ -333,9 +333,9 @@ def test_distance() -> None:
     assert found.pooled == pytest.approx(0.1) and found.worst == pytest.approx(0.5 / 2.5)
 
 
-def test_distance_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_distance_in_k_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     got, expected = torch.randn(7, 3, 5), torch.randn(7, 3, 5)
     whole = Distance.between(got, expected)
-    monkeypatch.setattr(trials, "_CHUNK_ELEMENTS", 30)
+    monkeypatch.setattr(trials, "_K_TILE_ELEMENTS", 30)
     parts = Distance.between(got, expected)
     assert parts.pooled == pytest.approx(whole.pooled) and parts.worst == pytest.approx(whole.worst)

@@ -16,7 +16,7 @@ from tconv.evaluation.accumulation import in_float32
 from tconv.problem import TF32, Layer, Precision, Problem
 
 #: Elements of input or output that are turned to float64 at once.
-_CHUNK_ELEMENTS = 2**23
+_K_TILE_ELEMENTS = 2**23
 _TF32_DROPPED_BITS = 13
 
 
@@ -127,8 +127,8 @@ def _parts(x: Tensor, problem: Problem) -> Iterator[tuple[slice, slice]]:
     """Samples and rows: some whole samples, or some rows of one."""
     sizes = problem.output_shape[1:]
     largest = max(1, math.prod(sizes), x[:1].numel())
-    samples = max(1, _CHUNK_ELEMENTS // largest)
-    rows = max(1, min(sizes[1], sizes[1] * _CHUNK_ELEMENTS // largest))
+    samples = max(1, _K_TILE_ELEMENTS // largest)
+    rows = max(1, min(sizes[1], sizes[1] * _K_TILE_ELEMENTS // largest))
     for first in range(0, len(x), samples):
         for row in range(0, sizes[1], rows):
             yield slice(first, min(first + samples, len(x))), slice(row, min(row + rows, sizes[1]))

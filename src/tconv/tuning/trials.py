@@ -27,7 +27,7 @@ WRONG: dict[Precision, float] = {
     "fp64": 1e-13,
 }
 #: Elements that are compared at once.
-_CHUNK_ELEMENTS = 2**25
+_K_TILE_ELEMENTS = 2**25
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Distance:
     @classmethod
     def between(cls, got: Tensor, expected: Tensor) -> Distance:
         """Of two tensors (N, ...) of one shape; NaN where one has a NaN."""
-        step = max(1, _CHUNK_ELEMENTS // max(1, expected[:1].numel()))
+        step = max(1, _K_TILE_ELEMENTS // max(1, expected[:1].numel()))
         apart, size, worst = torch.zeros(3, dtype=torch.float64, device=expected.device)
         for start in range(0, len(expected), step):
             right = expected[start : start + step].double()

@@ -57,8 +57,8 @@
 // ---- where Shape::resident
 // ---- where !Shape::resident
 //
-// A block has one set of runs and one row phase. It stages the row taps of a thread, `chunk_channels` input channels
-// and `chunk_taps` taps a phase at a time.
+// A block has one set of runs and one row phase. It stages the row taps of a thread, `k_tile_channels` input channels
+// and `k_tile_taps` taps a phase at a time.
 // ---- where !Shape::resident
 // ---- where !Shape::tiled
 //
@@ -97,7 +97,7 @@ TCONV_DEVICE void direct_stage(const typename Layer::Element* weight, int group,
   for (int i = static_cast<int>(threadIdx.x); i < Shape::weight_items; i += Shape::threads) {
     const int item = i % Shape::channel_items, stage_tap = item / Shape::tap_items;
     const int slot = item / Tile::channels % Shape::block_phases;
-    const int in_channel = first_in_channel + i / Shape::channel_items % Tile::chunk_channels;
+    const int in_channel = first_in_channel + i / Shape::channel_items % Tile::k_tile_channels;
     const int out_channel = first_out_channel + item % Tile::channels;
 
     int tap = slot;  // the slot's first; phases in registers are numbered by their first taps
@@ -109,9 +109,9 @@ TCONV_DEVICE void direct_stage(const typename Layer::Element* weight, int group,
             : tap + static_cast<long long>(first_tap_number + stage_tap) * Width::tap_period;
 
     Accumulator value = 0;
-    if (stage_tap < Tile::chunk_taps && (!Shape::phases_on_lanes || tap < Width::kernel) &&
+    if (stage_tap < Tile::k_tile_taps && (!Shape::phases_on_lanes || tap < Width::kernel) &&
         (Shape::every_tap || column_tap < Width::kernel) &&
-        (Layer::group_in_channels % Tile::chunk_channels == 0 || in_channel < Layer::group_in_channels) &&
+        (Layer::group_in_channels % Tile::k_tile_channels == 0 || in_channel < Layer::group_in_channels) &&
         (Shape::whole_channels || out_channel < Layer::group_out_channels)) {
       const long long filter =
           static_cast<long long>(group * Layer::group_in_channels + in_channel) * Layer::group_out_channels +
@@ -162,11 +162,11 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
   // What a block has beside its positions. Blocks that read the same inputs are neighbours in the grid, so that they
   // meet in the L2 cache.
   const int part = static_cast<int>(blockIdx.x % Shape::parts / Shape::grid_row_phases);
-  const int group = Layer::groups == 1 ? 0 : part / (Shape::column_chunks * Shape::channel_blocks);
-  const int own_channel = (Layer::groups == 1 ? part / Shape::column_chunks
-                                              : part / Shape::column_chunks % Shape::channel_blocks) *
+  const int group = Layer::groups == 1 ? 0 : part / (Shape::column_k_tiles * Shape::channel_blocks);
+  const int own_channel = (Layer::groups == 1 ? part / Shape::column_k_tiles
+                                              : part / Shape::column_k_tiles % Shape::channel_blocks) *
                           Tile::channels;
-  const int first_phase = Shape::phases_on_lanes ? part % Shape::column_chunks * Shape::block_phases : 0;
+  const int first_phase = Shape::phases_on_lanes ? part % Shape::column_k_tiles * Shape::block_phases : 0;
   const int own_phase = first_phase + phase_lane;
   const int first_row_phase = static_cast<int>(blockIdx.x % Shape::grid_row_phases);
   const int end_row_phase = Shape::resident ? static_cast<int>(Shape::row_phases) : first_row_phase + 1;
@@ -244,26 +244,27 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
 #pragma unroll
           for (int r = 0; r < Shape::input_rows; ++r)
             input_columns[r] = inside && in_range(top_row + r, in_height) ? input_width : 0;
-          for (int channel_chunk = 0; channel_chunk < CI; channel_chunk += Tile::chunk_channels)
-            for (int tap_chunk = 0; tap_chunk < Width::taps_per_phase; tap_chunk += Tile::chunk_taps) {
+          for (int channel_k_tile = 0; channel_k_tile < CI; channel_k_tile += Tile::k_tile_channels)
+            for (int tap_k_tile = 0; tap_k_tile < Width::taps_per_phase; tap_k_tile += Tile::k_tile_taps) {
               if (!Shape::resident) {
                 __syncthreads();  // the last stage has been read
-                direct_stage<Layer, Tile>(weight, group, own_channel, first_phase, weight_row, channel_chunk,
-                                          tap_chunk, staged);
+                direct_stage<Layer, Tile>(weight, group, own_channel, first_phase, weight_row, channel_k_tile,
+                                          tap_k_tile, staged);
                 __syncthreads();
               }
-              const int chunk = CI - channel_chunk < Tile::chunk_channels ? CI - channel_chunk : Tile::chunk_channels;
-              const long long plane = (static_cast<long long>(sample) * Layer::groups + group) * CI + channel_chunk;
+              const int k_tile =
+                  CI - channel_k_tile < Tile::k_tile_channels ? CI - channel_k_tile : Tile::k_tile_channels;
+              const long long plane = (static_cast<long long>(sample) * Layer::groups + group) * CI + channel_k_tile;
               const Element* const rows = x + (inside ? (plane * in_depth + slab) * in_height * input_width : 0);
               const Accumulator* const row_weights =
                   own_weights + (Shape::resident ? weight_row * Shape::row_items : 0);
               if (Shape::tiled)
-                direct_multiply_tiles<Layer, Tile>(row_weights, rows, input_plane, chunk, tile_inputs, tiles,
+                direct_multiply_tiles<Layer, Tile>(row_weights, rows, input_plane, k_tile, tile_inputs, tiles,
                                                    tile_row * Shape::tile_pitch + tile_column, split, stage, sums);
               else  // rows outside the input are not read, whatever their address
                 direct_multiply<Layer, Tile>(row_weights, rows + static_cast<long long>(top_row) * input_width + width,
-                                             input_width, width, input_columns, input_plane, chunk, own_phase,
-                                             tap_chunk, split, sums);
+                                             input_width, width, input_columns, input_plane, k_tile, own_phase,
+                                             tap_k_tile, split, sums);
             }
         }
 

@@ -60,7 +60,7 @@ struct DirectInputs {
 template <class Layer, class Tile>
 TCONV_DEVICE void direct_load(const typename Layer::Element* x, int row_pitch, int column,
                               const int (&columns)[DirectShape<Layer, Tile>::input_rows], typename Layer::Index plane,
-                              int left, int first_phase, int tap_chunk, DirectInputs<Layer, Tile>& inputs) {
+                              int left, int first_phase, int tap_k_tile, DirectInputs<Layer, Tile>& inputs) {
   using Shape = DirectShape<Layer, Tile>;
 #pragma unroll
   for (int r = 0; r < Shape::input_rows; ++r)
@@ -69,7 +69,7 @@ TCONV_DEVICE void direct_load(const typename Layer::Element* x, int row_pitch, i
       const int shift = direct_shift<Layer, Tile>(first_phase, slot);
       const bool has_tap =
           !Shape::phases_on_lanes ||
-          direct_has_tap<Layer, Tile>(first_phase, slot % Tile::phases, tap_chunk + slot / Tile::phases);
+          direct_has_tap<Layer, Tile>(first_phase, slot % Tile::phases, tap_k_tile + slot / Tile::phases);
 #pragma unroll
       for (int k = 0; k < Tile::unroll; ++k)
 #pragma unroll

@@ -10,7 +10,7 @@ namespace tconv {
 // `own_weights` are the thread's of the group's first channel.
 template <class Layer, class Tile, class Accumulator>
 TCONV_DEVICE void direct_add(const DirectInputs<Layer, Tile>& inputs, const Accumulator* own_weights, int first_phase,
-                             int tap_chunk, DirectSums<Layer, Tile>& sums) {
+                             int tap_k_tile, DirectSums<Layer, Tile>& sums) {
   using Shape = DirectShape<Layer, Tile>;
 #pragma unroll
   for (int k = 0; k < Tile::unroll; ++k)
@@ -20,10 +20,10 @@ TCONV_DEVICE void direct_add(const DirectInputs<Layer, Tile>& inputs, const Accu
       Accumulator weights[Shape::items_at_once];
       if (Shape::channel_at_once) load_shared(row_weights, weights);
 #pragma unroll
-      for (int j = 0; j < Tile::chunk_taps; ++j)
+      for (int j = 0; j < Tile::k_tile_taps; ++j)
 #pragma unroll
         for (int a = 0; a < Tile::phases; ++a) {
-          if (!Shape::every_tap && !direct_has_tap<Layer, Tile>(first_phase, a, tap_chunk + j)) continue;
+          if (!Shape::every_tap && !direct_has_tap<Layer, Tile>(first_phase, a, tap_k_tile + j)) continue;
           const int item = j * Shape::tap_items + a * Tile::phase_lanes * Tile::channels;
           if (!Shape::channel_at_once && a % Shape::phases_at_once == 0) load_shared(row_weights + item, weights);
           const int first_weight = Shape::channel_at_once ? item : a % Shape::phases_at_once * Tile::channels;
@@ -49,31 +49,32 @@ template <class Layer, class Tile, class Accumulator>
 TCONV_DEVICE void direct_multiply(const Accumulator* stage_weights, const typename Layer::Element* stage_x,
                                   int row_pitch, int stage_column,
                                   const int (&columns)[DirectShape<Layer, Tile>::input_rows],
-                                  typename Layer::Index plane, int channels, int first_phase, int tap_chunk, int split,
+                                  typename Layer::Index plane, int channels, int first_phase, int tap_k_tile, int split,
                                   DirectSums<Layer, Tile>& sums) {
   using Shape = DirectShape<Layer, Tile>;
   const int first = split * Tile::unroll;
-  const int column = stage_column - (Shape::all_taps ? 0 : tap_chunk * Shape::Width::shift_period);
+  const int column = stage_column - (Shape::all_taps ? 0 : tap_k_tile * Shape::Width::shift_period);
   const Accumulator* own_weights = stage_weights + first * Shape::channel_items;
   const typename Layer::Element* from = stage_x + first * static_cast<long long>(plane);
-  if (!Shape::all_taps) from -= static_cast<long long>(tap_chunk) * Shape::Width::shift_period;
+  if (!Shape::all_taps) from -= static_cast<long long>(tap_k_tile) * Shape::Width::shift_period;
   DirectInputs<Layer, Tile> inputs;
   if (Tile::ahead && first < channels)
-    direct_load<Layer, Tile>(from, row_pitch, column, columns, plane, channels - first, first_phase, tap_chunk, inputs);
+    direct_load<Layer, Tile>(from, row_pitch, column, columns, plane, channels - first, first_phase, tap_k_tile,
+                             inputs);
   DirectSums<Layer, Tile> chain;
   if (Shape::chained) chain = {};
   int links = 0;
 #pragma unroll 1
   for (int group = first; group < channels; group += Shape::stage_channels) {
     if (!Tile::ahead)
-      direct_load<Layer, Tile>(from, row_pitch, column, columns, plane, channels - group, first_phase, tap_chunk,
+      direct_load<Layer, Tile>(from, row_pitch, column, columns, plane, channels - group, first_phase, tap_k_tile,
                                inputs);
     from += Shape::stage_channels * static_cast<long long>(plane);
     DirectInputs<Layer, Tile> next;
     const int left = channels - group - Shape::stage_channels;
     if (Tile::ahead && left > 0)
-      direct_load<Layer, Tile>(from, row_pitch, column, columns, plane, left, first_phase, tap_chunk, next);
-    direct_add<Layer, Tile>(inputs, own_weights, first_phase, tap_chunk, Shape::chained ? chain : sums);
+      direct_load<Layer, Tile>(from, row_pitch, column, columns, plane, left, first_phase, tap_k_tile, next);
+    direct_add<Layer, Tile>(inputs, own_weights, first_phase, tap_k_tile, Shape::chained ? chain : sums);
     if (Shape::chained && ++links == Shape::chain_groups) {
       direct_end_chain<Layer, Tile>(chain, sums);
       links = 0;

@@ -53,16 +53,16 @@ struct DirectShape {
   static constexpr long long row_phases = static_cast<long long>(Depth::stride) * (stacked ? 1 : Height::stride);
   static constexpr bool phases_without_taps =
       Depth::phases_with_taps < Depth::stride || (!stacked && Height::phases_with_taps < Height::stride);
-  static constexpr int column_chunks = phases_on_lanes ? ceil_div(Width::stride, block_phases) : 1;
+  static constexpr int column_k_tiles = phases_on_lanes ? ceil_div(Width::stride, block_phases) : 1;
   static constexpr int channel_blocks = ceil_div(Layer::group_out_channels, Tile::channels);
   static constexpr bool whole_channels = Layer::group_out_channels % Tile::channels == 0;
-  static constexpr bool all_taps = Tile::chunk_taps >= Width::taps_per_phase;
+  static constexpr bool all_taps = Tile::k_tile_taps >= Width::taps_per_phase;
   static constexpr int row_taps = Depth::kernel * Height::kernel;
   // A walk over very many row phases would leave most of the GPU idle: those go to the grid.
-  static constexpr bool resident =
-      Tile::chunk_rows == row_taps && Tile::chunk_channels >= Layer::group_in_channels && all_taps && row_phases <= 64;
+  static constexpr bool resident = Tile::k_tile_rows == row_taps && Tile::k_tile_channels >= Layer::group_in_channels &&
+                                   all_taps && row_phases <= 64;
   static constexpr int grid_row_phases = resident ? 1 : static_cast<int>(row_phases);
-  static constexpr int parts = grid_row_phases * column_chunks * channel_blocks * Layer::groups;
+  static constexpr int parts = grid_row_phases * column_k_tiles * channel_blocks * Layer::groups;
 
   // ---- long sums ----
   // Rounding errors grow along a sum. Where nothing else hides them, long sums are taken in chains of about 64
@@ -72,7 +72,7 @@ struct DirectShape {
   static constexpr int chain = 64;
   static constexpr bool chained = sizeof(Element) == sizeof(Accumulator) && Layer::rounding == Rounding::none &&
                                   products > static_cast<long long>(chain) * Tile::splits;
-  static constexpr int group_products = Tile::chunk_taps * Tile::unroll * (stacked ? Height::taps_per_phase : 1);
+  static constexpr int group_products = Tile::k_tile_taps * Tile::unroll * (stacked ? Height::taps_per_phase : 1);
   static constexpr int chain_groups = chain / group_products > 0 ? chain / group_products : 1;
 
   // ---- inputs ----
@@ -83,7 +83,7 @@ struct DirectShape {
   static constexpr int shift_span = Width::highest_first_shift() - lowest_shift + 1;
   static constexpr int shift_pitch = Width::shift_period < shift_span ? Width::shift_period : shift_span;
   static constexpr int window =
-      phases_on_lanes ? Tile::chunk_taps * Tile::phases : shift_span + (Tile::chunk_taps - 1) * shift_pitch;
+      phases_on_lanes ? Tile::k_tile_taps * Tile::phases : shift_span + (Tile::k_tile_taps - 1) * shift_pitch;
 
   // Or the inputs of a whole block, which owns a tile of positions then and brings all that they need to shared memory:
   // `warps_wide` runs side by side, the others below them.
@@ -116,12 +116,12 @@ struct DirectShape {
   static constexpr int tap_items = block_phases * Tile::channels;
   static constexpr int accumulator_bytes = static_cast<int>(sizeof(Accumulator));
   static constexpr int padding_to = phases_on_lanes ? 1 : 16 / accumulator_bytes;
-  static constexpr int channel_items = ceil_div(Tile::chunk_taps * tap_items, padding_to) * padding_to;
+  static constexpr int channel_items = ceil_div(Tile::k_tile_taps * tap_items, padding_to) * padding_to;
   static constexpr bool channel_at_once = !phases_on_lanes && channel_items <= 16;
   static constexpr int phases_at_once = !phases_on_lanes && Tile::channels < 4 ? Tile::phases : 1;
   static constexpr int items_at_once = channel_at_once ? channel_items : phases_at_once * Tile::channels;
-  static constexpr int row_items = Tile::chunk_channels * channel_items;
-  static constexpr int weight_items = Tile::chunk_rows * row_items;
+  static constexpr int row_items = Tile::k_tile_channels * channel_items;
+  static constexpr int weight_items = Tile::k_tile_rows * row_items;
 
   // Interleaved column phases go through shared memory to be stored in rows, unless they are aligned vectors. A warp's
   // buffer holds [line][row of positions][column], a line being one output channel in one row. An even stride would
@@ -160,8 +160,8 @@ struct DirectShape {
                     Tile::row_origin >= 0 && Tile::row_origin <= Layer::Height::padding &&
                     Tile::row_origin < Height::stride,
                 "an origin is what padding cut off of the first position");
-  static_assert(Tile::chunk_channels % Tile::unroll == 0, "a stage is whole groups of input channels");
-  static_assert(resident || Tile::chunk_rows == own_row_taps, "stages hold a thread's row taps or all weights");
+  static_assert(Tile::k_tile_channels % Tile::unroll == 0, "a stage is whole groups of input channels");
+  static_assert(resident || Tile::k_tile_rows == own_row_taps, "stages hold a thread's row taps or all weights");
   static_assert(position_threads % 32 == 0, "a block is whole warps");
   static_assert(Tile::phase_lanes == 1 || Tile::phase_lanes == 32, "phases lie in registers or across a warp");
   static_assert(phases_on_lanes ? Tile::columns == 1 : Tile::position_lanes % 32 == 0 && 32 % Tile::columns == 0,

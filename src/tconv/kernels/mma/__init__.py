@@ -35,7 +35,7 @@ AXES: dict[str, str] = {
     "Layer::Height": "trivial, strided, dilated",
     "Layer::Width": "k = m*s, other k; dilation with and without a stride; few and many phases and taps",
     "Layer::groups": "1, several, depthwise",
-    "Layer::group_in_channels": "1, few, a whole number of chunks and not",
+    "Layer::group_in_channels": "1, few, a whole number of k-tiles and not",
     "Layer::group_out_channels": "1, a full tile, a partial tile, several blocks",
     "Layer::has_bias": "both",
     "Layer::has_program": "both: `instances.programmed`",
@@ -50,8 +50,8 @@ AXES: dict[str, str] = {
     "Tile::Box::depths": "1 and several",
     "Tile::Box::rows": "1 and several",
     "Tile::Box::columns": "even and odd",
-    "Tile::Pipeline::chunk_steps": "1 and 2",
-    "Tile::Pipeline::chunk_shifts": "1, all, a part that divides them or not",
+    "Tile::Pipeline::k_tile_steps": "1 and 2",
+    "Tile::Pipeline::k_tile_shifts": "1, all, a part that divides them or not",
     "Tile::Box::depth_origin": "0 and more",
     "Tile::Box::row_origin": "0 and more",
     "Tile::Box::origin": "0 and more",
@@ -109,12 +109,12 @@ def instances() -> Iterator[Instance]:
 
 
 def _copied_tiles(layer: Layer, most_together: int) -> dict[str, MmaTile]:
-    """Those of `_tiles` whose inputs can be copied, with some number of stages, at most as many as chunks."""
+    """Those of `_tiles` whose inputs can be copied, with some number of stages, at most as many as k-tiles."""
     found = {}
     for stages, (width, tile) in enumerate(_tiles(layer, most_together).items(), 1):
         patched = with_pipeline(tile, patch_columns=math.gcd(most_together, tile.box.columns))
         if can_copy(layer, patched, most_together):
-            most = 4 if tile.pipeline.resident else min(4, MmaShape(layer, tile).chunks)
+            most = 4 if tile.pipeline.resident else min(4, MmaShape(layer, tile).k_tiles)
             found[f"copied-{width}"] = with_pipeline(patched, copied=min(max(2, stages), most))
     return found
 
@@ -127,11 +127,11 @@ def _tiles(layer: Layer, most_together: int) -> dict[str, MmaTile]:
     make = partial(_tile, layer)
     tiles = {
         "flat": make((1, 1), phases if phases <= 8 else 2, 4, (1, 1, 1, 32)),
-        "high": make((2, 1), 2, 4, (1, 1 + deep, 1 + tall, 5), chunk_steps=2, origin=width.padding % width.stride),
+        "high": make((2, 1), 2, 4, (1, 1 + deep, 1 + tall, 5), k_tile_steps=2, origin=width.padding % width.stride),
         "wide": with_pipeline(
-            make((1, 2), phases if phases <= 8 else 1, 2, (2, 1 + deep, 1, 6 - 2 * deep)), chunk_shifts=2
+            make((1, 2), phases if phases <= 8 else 1, 2, (2, 1 + deep, 1, 6 - 2 * deep)), k_tile_shifts=2
         ),
-        "last": make((1, 2), 2, 2, (1, 1, 1, 16), chunk_steps=2, channels_last=True),
+        "last": make((1, 2), 2, 2, (1, 1, 1, 16), k_tile_steps=2, channels_last=True),
         "split": make((1, 1), 2, 2, (1, 1, 1, 16), splits=3),
     }
     flat = make((1, 2), 2, 2, (1, 1, 1, 16))
@@ -155,7 +155,7 @@ def _tile(
     row_tiles: int,
     position_tiles: int,
     box: tuple[int, int, int, int],
-    chunk_steps: int = 1,
+    k_tile_steps: int = 1,
     origin: int = 0,
     channels_last: bool = False,
     splits: int = 1,
@@ -168,7 +168,7 @@ def _tile(
         row_tiles=row_tiles,
         position_tiles=position_tiles,
         box=box,
-        chunk_steps=chunk_steps,
+        k_tile_steps=k_tile_steps,
         origin=origin,
         channels_last=channels_last,
         splits=splits,

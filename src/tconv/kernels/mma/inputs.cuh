@@ -1,7 +1,7 @@
 // mma: a box's inputs on their way from memory to shared memory, turned or copied. `mma.cuh` has the picture.
 //
-// `MmaInputs` has a thread's part: `begin` with a box, `load` all parts of a chunk into a stage, then `end_chunk`;
-// `wait`, and a barrier behind it, before the chunk is read that was asked for `Shape::stages_ahead` chunks ago.
+// `MmaInputs` has a thread's part: `begin` with a box, `load` all parts of a k-tile into a stage, then `end_k_tile`;
+// `wait`, and a barrier behind it, before the k-tile is read that was asked for `Shape::stages_ahead` k-tiles ago.
 #pragma once
 #include "mma/factors.cuh"
 #include "mma/shape.cuh"
@@ -41,8 +41,8 @@ TCONV_DEVICE const typename Layer::Element* mma_first_input(const typename Layer
 }
 
 // A thread's part of a box's inputs that come through registers, where they are rounded and, unless they are
-// channels_last, turned: a chunk is on its way while the one before it is multiplied. In shared memory they lie
-// position by position, the channels of a chunk together, as ldmatrix wants them. They come in patches of a vector of
+// channels_last, turned: a k-tile is on its way while the one before it is multiplied. In shared memory they lie
+// position by position, the channels of a k-tile together, as ldmatrix wants them. They come in patches of a vector of
 // channels by `patch_columns` neighbouring columns. A load brings one channel of a patch, or all of a column where
 // inputs are channels_last; what is stored is a column. Patches of several columns need rows that begin at multiples of
 // a patch: then patches do so too, and while a row of the halo may begin and end within one, a row of the input does
@@ -60,18 +60,18 @@ struct MmaTurnedInputs {
   const Element* const x;                // of the block's group
   const Element* first;                  // of the box's first image
   unsigned inside;                       // by patch: whether it is one of the input
-  Index offsets[Shape::thread_patches];  // of the patch's first channel and column in the first chunk
+  Index offsets[Shape::thread_patches];  // of the patch's first channel and column in the first k-tile
   // Words are not taken apart before they are stored: that would wait for each load.
   Vector<unsigned, words> values[Shape::thread_patches][loads];
 
   // Neighbouring threads load what lies together in memory. Where they have several columns each, eight beside each
   // other have other channels, which they store in other banks.
   static TCONV_DEVICE int number(int i) { return static_cast<int>(threadIdx.x) + i * Shape::threads; }
-  static constexpr int vectors_first = Tile::channels_last     ? Shape::chunk_vectors
+  static constexpr int vectors_first = Tile::channels_last     ? Shape::k_tile_vectors
                                        : columns_together == 1 ? 1
-                                       : Shape::chunk_vectors > 8 && Shape::chunk_vectors % 8 == 0
+                                       : Shape::k_tile_vectors > 8 && Shape::k_tile_vectors % 8 == 0
                                            ? 8
-                                           : Shape::chunk_vectors;
+                                           : Shape::k_tile_vectors;
   static TCONV_DEVICE int vector(int i) {
     return number(i) / (vectors_first * Shape::halo_patches) * vectors_first + number(i) % vectors_first;
   }
@@ -83,7 +83,7 @@ struct MmaTurnedInputs {
   }
   // Most are known to be there; the compiler cannot see it from their numbers.
   static TCONV_DEVICE bool present(int i) {
-    constexpr int all = Shape::halo_patches * Shape::chunk_vectors;
+    constexpr int all = Shape::halo_patches * Shape::k_tile_vectors;
     return (i + 1) * Shape::threads <= all || number(i) < all;
   }
   static TCONV_DEVICE bool in_halo(int column) {
@@ -110,21 +110,21 @@ struct MmaTurnedInputs {
     }
   }
 
-  // Asks for one of so many parts of a chunk, if it is `wanted`.
-  TCONV_DEVICE void load(int chunk, bool wanted, int part, int parts, unsigned char*) {
+  // Asks for one of so many parts of a k-tile, if it is `wanted`.
+  TCONV_DEVICE void load(int k_tile, bool wanted, int part, int parts, unsigned char*) {
     const long long channel_pitch = Tile::channels_last ? 1 : map.plane;
-    const Element* const of_chunk = first + chunk * Shape::chunk_channels * channel_pitch;
+    const Element* const of_k_tile = first + k_tile * Shape::k_tile_channels * channel_pitch;
     const unsigned here = wanted ? inside : 0;
 #pragma unroll
     for (int i = 0; i < Shape::thread_patches; ++i) {
-      const int channel = chunk * Shape::chunk_channels + vector(i) * side;
-      const Element* from = of_chunk + offsets[i];
+      const int channel = k_tile * Shape::k_tile_channels + vector(i) * side;
+      const Element* from = of_k_tile + offsets[i];
 #pragma unroll
       for (int k = 0; k < loads; ++k) {
         const int number = i * loads + k;
         if (number * parts / (Shape::thread_patches * loads) == part)
           load_present<load_bytes>(
-              from, (here >> i & 1u) != 0 && (Shape::whole_chunks || channel + k < Layer::group_in_channels),
+              from, (here >> i & 1u) != 0 && (Shape::whole_k_tiles || channel + k < Layer::group_in_channels),
               values[i][k].values);
         from = kept(from + channel_pitch);
       }
@@ -133,8 +133,8 @@ struct MmaTurnedInputs {
 
   TCONV_DEVICE void wait() {}
 
-  // Behind the last part of a chunk: stores it.
-  TCONV_DEVICE void end_chunk(bool wanted, unsigned char* stage) const {
+  // Behind the last part of a k-tile: stores it.
+  TCONV_DEVICE void end_k_tile(bool wanted, unsigned char* stage) const {
     if (!wanted) return;
 #pragma unroll
     for (int i = 0; i < Shape::thread_patches; ++i) {
@@ -153,9 +153,9 @@ struct MmaTurnedInputs {
 };
 
 // A thread's part of a box's inputs that lie channel by channel: some patches of some channels, copied as they are,
-// several chunks ahead. A warp rounds or turns them when it loads its operands; 16-bit ones only where no shift moves
+// several k-tiles ahead. A warp rounds or turns them when it loads its operands; 16-bit ones only where no shift moves
 // them along the row, as they are turned eight by eight. (Before sm_90 a wait for weights is one for all copies, so
-// that only the next chunk is on its way.)
+// that only the next k-tile is on its way.)
 template <class Layer, class Tile>
 struct MmaCopiedInputs {
   using Shape = MmaShape<Layer, Tile>;
@@ -167,7 +167,7 @@ struct MmaCopiedInputs {
   const Element* const x;                // of the block's group
   const Element* first;                  // of the box's first image
   unsigned inside;                       // by patch: whether it is one of the input
-  Index offsets[Shape::thread_patches];  // of the patch in the thread's first channel of the first chunk
+  Index offsets[Shape::thread_patches];  // of the patch in the thread's first channel of the first k-tile
   ThreadCopies<patch_bytes, Shape::thread_loads, Shape::input_stages> copies;
 
   TCONV_DEVICE MmaCopiedInputs(const Element* x, int group, int batch, int depths, int rows, int columns)
@@ -189,24 +189,24 @@ struct MmaCopiedInputs {
     }
   }
 
-  // Asks for one of so many parts of a chunk, if it is `wanted`.
-  TCONV_DEVICE void load(int chunk, bool wanted, int part, int parts, unsigned char* stage) {
+  // Asks for one of so many parts of a k-tile, if it is `wanted`.
+  TCONV_DEVICE void load(int k_tile, bool wanted, int part, int parts, unsigned char* stage) {
     if (!wanted) return;
     const int thread = static_cast<int>(threadIdx.x), first_patch = thread % lanes, first_channel = thread / lanes;
     const long long pitch = static_cast<long long>(sharers) * map.plane;
-    const Element* const of_chunk = first + chunk * Shape::chunk_channels * static_cast<long long>(map.plane);
+    const Element* const of_k_tile = first + k_tile * Shape::k_tile_channels * static_cast<long long>(map.plane);
     unsigned char* const own = stage + first_channel * Shape::channel_bytes + first_patch * patch_bytes;
 #pragma unroll
     for (int i = 0; i < Shape::thread_patches; ++i) {
-      const Element* from = of_chunk + offsets[i];
+      const Element* from = of_k_tile + offsets[i];
 #pragma unroll
       for (int k = 0; k < Shape::thread_channels; ++k) {
         const int number = i * Shape::thread_channels + k, channel = first_channel + k * sharers;
         const bool present =
-            Shape::whole_chunks || chunk * Shape::chunk_channels + channel < Layer::group_in_channels;
+            Shape::whole_k_tiles || k_tile * Shape::k_tile_channels + channel < Layer::group_in_channels;
         if (number * parts / Shape::thread_loads == part &&
             ((i + 1) * lanes <= Shape::halo_patches || first_patch + i * lanes < Shape::halo_patches) &&
-            ((k + 1) * sharers <= Shape::chunk_channels || channel < Shape::chunk_channels))
+            ((k + 1) * sharers <= Shape::k_tile_channels || channel < Shape::k_tile_channels))
           copies.begin(own + i * lanes * patch_bytes + k * sharers * Shape::channel_bytes, from,
                        (inside >> i & 1u) != 0 && present);
         from = kept(from + pitch);
@@ -214,9 +214,9 @@ struct MmaCopiedInputs {
     }
   }
 
-  // Behind the last part of a chunk.
-  TCONV_DEVICE void end_chunk(bool, unsigned char*) { copies.end_group(); }
-  // Returns when the oldest chunk that was asked for has come.
+  // Behind the last part of a k-tile.
+  TCONV_DEVICE void end_k_tile(bool, unsigned char*) { copies.end_group(); }
+  // Returns when the oldest k-tile that was asked for has come.
   TCONV_DEVICE void wait() { copies.template wait<Shape::stages_ahead - 1>(); }
 };
 

@@ -14,7 +14,7 @@ TCONV_CONSTANT Launch mma_launch(const Sizes& sizes) {
   // Of resident weights as many blocks as run at the same time. A lane stores neighbouring outputs of 32 channels.
   return boxes_launch<Shape, Tile>(
       sizes, positions, Tile::Pipeline::resident, sizes.multiprocessors * Tile::blocks, Shape::weight_sets,
-      Tile::Box::images * Layer::groups * Layer::group_in_channels + Shape::chunk_channels, 32);
+      Tile::Box::images * Layer::groups * Layer::group_in_channels + Shape::k_tile_channels, 32);
 }
 
 }  // namespace tconv

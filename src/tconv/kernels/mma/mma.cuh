@@ -24,17 +24,17 @@
 // Shared memory, in this order; stages go round, the one read while another is written:
 //
 //   | stages of inputs: the box with the halo     | stages of weights: as the lanes want them, | what tells when
-//   | around it, a chunk of channels; 0 outside   | a fragment is one load of 16 bytes         | weights have landed
+//   | around it, a k-tile of channels; 0 outside   | a fragment is one load of 16 bytes         | weights have landed
 //
 // Moving by a shift is adding a constant to a place. At the end warps bring their outputs into the order of memory, in
 // place of the stages or behind them.
 //
-//     step n:    wait; barrier; ask for the weights of step n+1;  multiply  ;  the next chunk's inputs, if this
-//                               and, of a new chunk, for the                   is the chunk's last step
-//                               next chunk's inputs
+//     step n:    wait; barrier; ask for the weights of step n+1;  multiply  ;  the next k-tile's inputs, if this
+//                               and, of a new k-tile, for the                   is the k-tile's last step
+//                               next k-tile's inputs
 //
-// A step is one chunk of channels and one group of shifts. The wait is for its weights and, of a new chunk, its inputs;
-// behind the barrier those of all threads are there, and nobody reads the stages of the step before any more.
+// A step is one k-tile of channels and one group of shifts. The wait is for its weights and, of a new k-tile, its
+// inputs; behind the barrier those of all threads are there, and nobody reads the stages of the step before any more.
 //
 // The kernel may begin while its weights are prepared, and waits for them itself. Whatever it reads before that was
 // there when the preparing kernel began, and it writes nothing.
@@ -53,7 +53,7 @@
 
 namespace tconv {
 
-// Goes through the shifts of a chunk where their numbers are not known to the compiler: `Shape::halo_offset` in bytes,
+// Goes through the shifts of a k-tile where their numbers are not known to the compiler: `Shape::halo_offset` in bytes,
 // without dividing.
 template <class Layer, class Tile>
 struct MmaCursor {
@@ -79,7 +79,7 @@ struct MmaCursor {
   }
 };
 
-// Multiplies a step of a chunk of channels at one shift, at which inputs lie `moved` bytes behind those at the highest
+// Multiplies a step of a k-tile of channels at one shift, at which inputs lie `moved` bytes behind those at the highest
 // one. `weights` points to the lane's fragment of the step and the warp's first row tile, `places` are the lane's, at
 // the highest shift.
 template <class Layer, class Tile>
@@ -115,7 +115,7 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
   TCONV_SHARED(shared);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int warp_high = warp % Tile::Warps::high, warp_wide = warp / Tile::Warps::high % Tile::Warps::wide;
-  const int first_step = warp / Shape::warps * Tile::Pipeline::chunk_steps;  // of each chunk, for the warp's set
+  const int first_step = warp / Shape::warps * Tile::Pipeline::k_tile_steps;  // of each k-tile, for the warp's set
 
   // Blocks with the same inputs follow each other.
   const int weight_set = static_cast<int>(blockIdx.x) % Shape::weight_sets;
@@ -128,22 +128,22 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
   int number = static_cast<int>(blockIdx.x) / Shape::weight_sets;
   const int boxes_together = static_cast<int>(gridDim.x) / Shape::weight_sets;
 
-  // Of inputs, the chunk that is asked for next, and of which box.
+  // Of inputs, the k-tile that is asked for next, and of which box.
   MmaInputs<Layer, Tile> inputs(x, group, batch, input_depth, input_height, input_width);
-  int chunk_ahead = 0, number_ahead = number;
+  int k_tile_ahead = 0, number_ahead = number;
   const auto is_there = [&] {
-    return Tile::Pipeline::resident ? number_ahead < box_count : chunk_ahead < Shape::chunks;
+    return Tile::Pipeline::resident ? number_ahead < box_count : k_tile_ahead < Shape::k_tiles;
   };
   const auto ask = [&](int part, int parts, int stage) {
-    inputs.load(chunk_ahead, is_there(), part, parts, shared + stage);
+    inputs.load(k_tile_ahead, is_there(), part, parts, shared + stage);
   };
   const auto end_asking = [&](int stage) {
-    inputs.end_chunk(is_there(), shared + stage);
-    ++chunk_ahead;
-    if (!Tile::Pipeline::resident || chunk_ahead < Shape::chunks) return;
+    inputs.end_k_tile(is_there(), shared + stage);
+    ++k_tile_ahead;
+    if (!Tile::Pipeline::resident || k_tile_ahead < Shape::k_tiles) return;
     // Weights that stay: there are fewer blocks than boxes, and the next box's first inputs are on their way while the
-    // last chunk of this one is multiplied.
-    chunk_ahead = 0;
+    // last k-tile of this one is multiplied.
+    k_tile_ahead = 0;
     number_ahead += boxes_together;
     if (is_there()) inputs.begin(boxes.box(number_ahead));
   };
@@ -194,10 +194,10 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
   do {
     mma_clear<Layer, Tile>(sums);
 #pragma unroll 1
-    for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
-      const unsigned char* places_of_chunk[Shape::lane_places];
+    for (int k_tile = 0; k_tile < Shape::k_tiles; ++k_tile) {
+      const unsigned char* places_of_k_tile[Shape::lane_places];
 #pragma unroll
-      for (int i = 0; i < Shape::lane_places; ++i) places_of_chunk[i] = shared + input_stage + places[i];
+      for (int i = 0; i < Shape::lane_places; ++i) places_of_k_tile[i] = shared + input_stage + places[i];
       const int stage_ahead = Shape::input_stage_before(input_stage);
       MmaCursor<Layer, Tile> cursor;
 #pragma unroll(Shape::unrolled ? Shape::shift_groups : 1)
@@ -208,23 +208,23 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
         if (Shape::input_parts == 0 && shift_group == 0) ask(0, 1, stage_ahead);
         if (!Tile::Pipeline::resident) weights.ask();
 
-#pragma unroll(Shape::unrolled ? Tile::Pipeline::chunk_shifts : 1)
-        for (int first = 0; first < Tile::Pipeline::chunk_shifts; first += Shape::shifts_together) {
+#pragma unroll(Shape::unrolled ? Tile::Pipeline::k_tile_shifts : 1)
+        for (int first = 0; first < Tile::Pipeline::k_tile_shifts; first += Shape::shifts_together) {
           MmaSums<Layer, Tile> partial;
           if (Shape::exact) mma_clear<Layer, Tile>(partial);
 #pragma unroll
           for (int of_group = first; of_group < first + Shape::shifts_together; ++of_group) {
-            const int shift = shift_group * Tile::Pipeline::chunk_shifts + of_group;
-            if (of_group >= Tile::Pipeline::chunk_shifts || shift >= Shape::shifts) break;
+            const int shift = shift_group * Tile::Pipeline::k_tile_shifts + of_group;
+            if (of_group >= Tile::Pipeline::k_tile_shifts || shift >= Shape::shifts) break;
             const int moved = Shape::unrolled ? Shape::halo_offset(shift) * Shape::place_bytes : cursor.next();
 #pragma unroll
-            for (int step = 0; step < Tile::Pipeline::chunk_steps; ++step) {
+            for (int step = 0; step < Tile::Pipeline::k_tile_steps; ++step) {
               mma_multiply<Layer, Tile>(Shape::exact ? partial : sums, shift, moved + step * Shape::step_bytes,
                                         first_row_tile,
                                         fragments + weight_stage + of_group * Shape::shift_bytes +
                                             step * Shape::planes * Shape::fragment_bytes,
-                                        places_of_chunk);
-              const int part = shift * Tile::Pipeline::chunk_steps + step;
+                                        places_of_k_tile);
+              const int part = shift * Tile::Pipeline::k_tile_steps + step;
               if (part < Shape::input_parts) ask(part, Shape::input_parts, stage_ahead);
             }
           }

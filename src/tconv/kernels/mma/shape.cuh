@@ -75,15 +75,15 @@ struct MmaShape {
 
   // ---- shifts ----
   static constexpr int shifts = DepthShifts::count * HeightShifts::count * WidthShifts::count;
-  static constexpr int shift_groups = ceil_div(shifts, Tile::Pipeline::chunk_shifts);
+  static constexpr int shift_groups = ceil_div(shifts, Tile::Pipeline::k_tile_shifts);
   static constexpr bool every_phase_has_every_shift =
       static_cast<long long>(phases) * shifts == static_cast<long long>(Depth::kernel) * Height::kernel * Width::kernel;
 
   // Exact sums leave the tensor core every 32 channels, those of several shifts among them; sooner where most channels
   // of a step are none: a sum of few products is so large, compared with them, that what the tensor core drops shows.
   static constexpr bool sums_several_shifts =
-      exact && (Tile::Pipeline::chunk_steps < 4) && (Layer::group_in_channels >= step_channels);
-  static constexpr int shifts_together = sums_several_shifts ? 4 / Tile::Pipeline::chunk_steps : 1;
+      exact && (Tile::Pipeline::k_tile_steps < 4) && (Layer::group_in_channels >= step_channels);
+  static constexpr int shifts_together = sums_several_shifts ? 4 / Tile::Pipeline::k_tile_steps : 1;
 
   // Whether any phase of a tile of rows has a tap at this shift. Tiles of several phases are not looked into.
   static TCONV_CONSTANT bool has_taps(int shift, int phase_tile) {
@@ -95,11 +95,11 @@ struct MmaShape {
             WidthShifts::tap(phase_tile % Width::stride, shift % WidthShifts::count) >= 0);
   }
 
-  // ---- channels: a chunk has some steps for each set of warps ----
-  static constexpr int stage_steps = Tile::Pipeline::chunk_steps * Tile::Warps::splits;
-  static constexpr int chunk_channels = stage_steps * step_channels;
-  static constexpr int chunks = ceil_div(Layer::group_in_channels, chunk_channels);
-  static constexpr bool whole_chunks = Layer::group_in_channels % chunk_channels == 0;
+  // ---- channels: a k-tile has some steps for each set of warps ----
+  static constexpr int stage_steps = Tile::Pipeline::k_tile_steps * Tile::Warps::splits;
+  static constexpr int k_tile_channels = stage_steps * step_channels;
+  static constexpr int k_tiles = ceil_div(Layer::group_in_channels, k_tile_channels);
+  static constexpr bool whole_k_tiles = Layer::group_in_channels % k_tile_channels == 0;
 
   // ---- positions: a box of images, slabs, rows and columns, and the inputs around it ----
   static constexpr int warps = Tile::Warps::high * Tile::Warps::wide;  // of one set
@@ -141,7 +141,7 @@ struct MmaShape {
   // ---- shared memory, in bytes: stages of inputs and of weights, two where one is read while one is written ----
   // Copied inputs have more, for what is still on its way.
   static constexpr int input_stages = Tile::Pipeline::copied > 0               ? Tile::Pipeline::copied
-                                      : chunks > 1 || Tile::Pipeline::resident ? 2
+                                      : k_tiles > 1 || Tile::Pipeline::resident ? 2
                                                                                : 1;
   static TCONV_CONSTANT int next_input_stage(int stage) {
     return stage == (input_stages - 1) * input_stage_bytes ? 0 : stage + input_stage_bytes;
@@ -149,9 +149,9 @@ struct MmaShape {
   static TCONV_CONSTANT int input_stage_before(int stage) {
     return stage == 0 ? (input_stages - 1) * input_stage_bytes : stage - input_stage_bytes;
   }
-  // So many chunks are asked for before the first is waited for.
+  // So many k-tiles are asked for before the first is waited for.
   static constexpr int stages_ahead = input_stages > 1 ? input_stages - 1 : 1;
-  static constexpr int steps = chunks * shift_groups;
+  static constexpr int steps = k_tiles * shift_groups;
   static constexpr int weight_stages = Tile::Pipeline::resident ? steps : steps > 1 ? 2 : 1;
   // An odd number of 16-byte vectors lies between neighbouring positions: eight of them are in different banks.
   static constexpr int position_bytes = planes * stage_steps * 32 + 16;
@@ -167,7 +167,7 @@ struct MmaShape {
   static constexpr int fragment_bytes = 512;  // 16 rows by 32 bytes of channels, as 32 lanes hold them
   static constexpr int tile_bytes = stage_steps * planes * fragment_bytes;  // of a tile of rows at one shift
   static constexpr int shift_bytes = block_row_tiles * tile_bytes;
-  static constexpr int weight_stage_bytes = Tile::Pipeline::chunk_shifts * shift_bytes;
+  static constexpr int weight_stage_bytes = Tile::Pipeline::k_tile_shifts * shift_bytes;
   // Behind the stage that begins at so many bytes; the first one behind the last.
   static TCONV_CONSTANT int next_weight_stage(int stage) {
     return stage == (weight_stages - 1) * weight_stage_bytes ? 0 : stage + weight_stage_bytes;
@@ -203,29 +203,29 @@ struct MmaShape {
   // Whether the compiler sees all shifts one after the other. A body of more products than this takes long to compile;
   // and sums of several shifts that are kept apart would be taken at the same time, and want more registers than there
   // are.
-  static constexpr bool unrolled = !exact && static_cast<long long>(shifts) * Tile::Pipeline::chunk_steps *
+  static constexpr bool unrolled = !exact && static_cast<long long>(shifts) * Tile::Pipeline::k_tile_steps *
                                                      Tile::Warps::row_tiles * Tile::Warps::position_tiles <=
                                                  1024;
 
-  // Who brings a chunk of inputs: threads for patches of a vector of channels, or of one channel by channel. There, so
+  // Who brings a k-tile of inputs: threads for patches of a vector of channels, or of one channel by channel. There, so
   // many threads share the patches of some channels.
-  static constexpr int chunk_vectors = chunk_channels / vector_items;
-  static constexpr int patch_lanes = mma_patch_lanes(threads, halo_patches, chunk_channels);
+  static constexpr int k_tile_vectors = k_tile_channels / vector_items;
+  static constexpr int patch_lanes = mma_patch_lanes(threads, halo_patches, k_tile_channels);
   static constexpr int thread_patches =
-      by_channel ? ceil_div(halo_patches, patch_lanes) : ceil_div(halo_patches * chunk_vectors, threads);
+      by_channel ? ceil_div(halo_patches, patch_lanes) : ceil_div(halo_patches * k_tile_vectors, threads);
   static constexpr bool whole_vectors = Tile::channels_last && Layer::group_in_channels % vector_items == 0;
-  static constexpr int thread_channels = by_channel      ? ceil_div(chunk_channels, threads / patch_lanes)
+  static constexpr int thread_channels = by_channel      ? ceil_div(k_tile_channels, threads / patch_lanes)
                                          : whole_vectors ? 1
                                                          : vector_items;
   static constexpr int thread_loads = thread_patches * thread_channels;
-  // A few are asked for in parts, between the first products of the chunk before, whose operands come the same way;
+  // A few are asked for in parts, between the first products of the k-tile before, whose operands come the same way;
   // many would come too late, and are asked for at once. So are all where shifts are a loop.
   static constexpr int input_parts =
-      unrolled && thread_loads <= 16 ? ceil_div(shifts * Tile::Pipeline::chunk_steps, 2) : 0;
+      unrolled && thread_loads <= 16 ? ceil_div(shifts * Tile::Pipeline::k_tile_steps, 2) : 0;
 
-  // The prepared weights: [group][block of rows][chunk][shift][row tile][step][plane][lane] of 16 bytes. Tiles without
+  // The prepared weights: [group][block of rows][k-tile][shift][row tile][step][plane][lane] of 16 bytes. Tiles without
   // a tap at a shift are gaps, which nobody looks at; where Tile::gaps, nobody writes or brings them either.
-  static constexpr long long block_weight_bytes = static_cast<long long>(chunks) * shifts * shift_bytes;
+  static constexpr long long block_weight_bytes = static_cast<long long>(k_tiles) * shifts * shift_bytes;
   static constexpr long long weight_bytes = weight_sets * block_weight_bytes;
   static constexpr long long weight_vectors = weight_bytes / 16;
 
@@ -236,7 +236,7 @@ struct MmaShape {
   static constexpr long long preparing_items = tile_phases > 1
                                                    ? weight_vectors
                                                    : static_cast<long long>(Layer::groups) * prepared_channel_tiles *
-                                                         chunks * stage_steps * (taps / Tile::taps_together) * 32;
+                                                         k_tiles * stage_steps * (taps / Tile::taps_together) * 32;
 
   static_assert(Tile::Box::origin >= 0 && Tile::Box::origin <= Layer::Width::padding &&
                     Tile::Box::origin < Width::stride && Tile::Box::row_origin >= 0 &&
@@ -244,7 +244,7 @@ struct MmaShape {
                     Tile::Box::depth_origin >= 0 && Tile::Box::depth_origin <= Layer::Depth::padding &&
                     Tile::Box::depth_origin < Depth::stride,
                 "an origin is what padding cut off of the first position");
-  static_assert(!exact || Tile::Pipeline::chunk_steps <= 4, "exact sums leave the tensor core every 32 channels");
+  static_assert(!exact || Tile::Pipeline::k_tile_steps <= 4, "exact sums leave the tensor core every 32 channels");
   static_assert(Tile::Warps::position_tiles % 2 == 0, "matrices of two tiles of positions are loaded at once");
   static_assert(box_positions <= block_positions, "a box is at most what a block multiplies");
   static_assert(thread_patches <= 32, "a thread has a bit for each of its patches");
@@ -254,8 +254,8 @@ struct MmaShape {
                      Tile::Box::columns % Tile::Pipeline::patch_columns == 0),
                 "a patch is loaded at once, and does not cross what other blocks begin with");
   static_assert(!Tile::Pipeline::resident || (Tile::Warps::splits == 1 && shift_groups == 1),
-                "resident weights have a stage for each chunk, and nothing is joined in their place");
-  static_assert(input_stages > 1 || (chunks == 1 && !Tile::Pipeline::resident),
+                "resident weights have a stage for each k_tile, and nothing is joined in their place");
+  static_assert(input_stages > 1 || (k_tiles == 1 && !Tile::Pipeline::resident),
                 "what is read is not written at the same time");
   static_assert(!by_channel || (planes == 1 && !Tile::channels_last), "copied inputs are multiplied as they are");
   static_assert(!by_channel || item_bytes >= 4 ||

@@ -22,8 +22,8 @@ TCONV_DEVICE void mma_clear(MmaSums<Layer, Tile>& sums) {
       for (int k = 0; k < 4; ++k) sums.values[i][j][k] = 0;
 }
 
-// Several sets of warps share the input channels, a part of each chunk for each. Adds the sums of all, in order, in the
-// first set; false in the others, whose work is done.
+// Several sets of warps share the input channels, a part of each k-tile for each. Adds the sums of all, in order, in
+// the first set; false in the others, whose work is done.
 template <class Layer, class Tile>
 TCONV_DEVICE bool mma_join(MmaSums<Layer, Tile>& sums, unsigned char* shared) {
   using Shape = MmaShape<Layer, Tile>;

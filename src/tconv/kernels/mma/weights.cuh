@@ -48,8 +48,8 @@ struct MmaFilters {
     const int tile = channel_tile * Shape::phase_tiles + pair.phase;
     if (tile >= Shape::row_blocks * Shape::block_row_tiles) return;
     const long long block = static_cast<long long>(group) * Shape::row_blocks + tile / Shape::block_row_tiles;
-    const long long of_chunk = (block * Shape::chunks + step / Shape::stage_steps) * Shape::shifts + pair.shift;
-    const long long of_tile = of_chunk * Shape::block_row_tiles + tile % Shape::block_row_tiles;
+    const long long of_k_tile = (block * Shape::k_tiles + step / Shape::stage_steps) * Shape::shifts + pair.shift;
+    const long long of_tile = of_k_tile * Shape::block_row_tiles + tile % Shape::block_row_tiles;
     const long long of_step = (of_tile * Shape::stage_steps + step % Shape::stage_steps) * Shape::planes + plane;
     reinterpret_cast<Factors*>(prepared)[of_step * 32 + lane] = factors;
   }
@@ -108,7 +108,7 @@ TCONV_DEVICE void mma_weights_of_phases(const typename Layer::Element* weight, t
   Digits<Shape::weight_vectors> digits(vector / 32);
   const int plane = digits.next(Shape::planes), step = digits.next(Shape::stage_steps);
   const int row_tile = digits.next(Shape::block_row_tiles), shift = digits.next(Shape::shifts);
-  const int chunk = digits.next(Shape::chunks), row_block = digits.next(Shape::row_blocks);
+  const int k_tile = digits.next(Shape::k_tiles), row_block = digits.next(Shape::row_blocks);
   const int group = static_cast<int>(digits.rest);
 
   const int tile = row_block * Shape::block_row_tiles + row_tile;
@@ -129,7 +129,7 @@ TCONV_DEVICE void mma_weights_of_phases(const typename Layer::Element* weight, t
 #pragma unroll
     for (int i = 0; i < items; ++i) {
       const int in_channel =
-          chunk * Shape::chunk_channels + step * Shape::step_channels + (lane % 4 + u / 2 * 4) * items + i;
+          k_tile * Shape::k_tile_channels + step * Shape::step_channels + (lane % 4 + u / 2 * 4) * items + i;
       Element value{};
       if (phase < Shape::phases && out_channel < Layer::group_out_channels && in_channel < Layer::group_in_channels &&
           depth_tap >= 0 && row_tap >= 0 && tap >= 0)
@@ -155,7 +155,7 @@ TCONV_DEVICE void mma_weights(const typename Layer::Element* weight, typename La
   }
   Digits<Shape::preparing_items> digits(item / 32);
   const int tap_group = digits.next(Shape::taps / Tile::taps_together);
-  const int step = digits.next(Shape::chunks * Shape::stage_steps);
+  const int step = digits.next(Shape::k_tiles * Shape::stage_steps);
   const int channel_tile = digits.next(Shape::prepared_channel_tiles);
   const MmaFilters<Layer, Tile> filters{prepared, static_cast<int>(digits.rest), step, channel_tile,
                                         static_cast<int>(item % 32)};
@@ -190,14 +190,14 @@ struct MmaWeightStages {
   // Asks for the weights of one more step, if there is one.
   TCONV_DEVICE void ask() {
     if (left == 0) return;
-    constexpr int of_last = Shape::shifts - (Shape::shift_groups - 1) * Tile::Pipeline::chunk_shifts;
+    constexpr int of_last = Shape::shifts - (Shape::shift_groups - 1) * Tile::Pipeline::k_tile_shifts;
     const bool last = shift_group == Shape::shift_groups - 1;
-    const int shifts = Tile::Pipeline::resident ? Shape::weight_stages * Tile::Pipeline::chunk_shifts
+    const int shifts = Tile::Pipeline::resident ? Shape::weight_stages * Tile::Pipeline::k_tile_shifts
                        : last                   ? of_last
-                                                : Tile::Pipeline::chunk_shifts;
+                                                : Tile::Pipeline::k_tile_shifts;
     const int pieces = Tile::gaps ? shifts * Shape::block_row_tiles : 1;
     copy.begin(stages + stage, from, Tile::gaps ? Shape::tile_bytes : shifts * Shape::shift_bytes, pieces,
-               {shift_group * Tile::Pipeline::chunk_shifts, first_row_tile});
+               {shift_group * Tile::Pipeline::k_tile_shifts, first_row_tile});
     from += shifts * Shape::shift_bytes;
     shift_group = last ? 0 : shift_group + 1;
     stage = Shape::next_weight_stage(stage);

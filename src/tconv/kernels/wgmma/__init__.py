@@ -22,7 +22,7 @@ AXES: dict[str, str] = {
     "Layer::Height": "trivial, strided, dilated",
     "Layer::Width": "k = m*s, other k; dilation with and without a stride; few and many phases and taps",
     "Layer::groups": "1, several, depthwise",
-    "Layer::group_in_channels": "1, few, a whole number of chunks and not, whole vectors and not",
+    "Layer::group_in_channels": "1, few, a whole number of k-tiles and not, whole vectors and not",
     "Layer::group_out_channels": "1, a full block, a partial one, several blocks",
     "Layer::has_bias": "both",
     "Layer::has_program": "both: `instances.programmed`",
@@ -35,7 +35,7 @@ AXES: dict[str, str] = {
     "Tile::phases": "1, some, all; of layers whose phases are alike and not",
     "Tile::position_tiles": "1, 2 and 4",
     "Tile::stacked": "both",
-    "Tile::chunk_steps": "2 and 4",
+    "Tile::k_tile_steps": "2 and 4",
     "Tile::input_stages": "1, 2 and 3",
     "Tile::raw_stages": "0, 1 and 2",
     "Tile::weight_stages": "the fewest, and more; one for each visit",
@@ -47,7 +47,7 @@ AXES: dict[str, str] = {
 
 _PRECISIONS: tuple[Precision, ...] = ("tf32", "fp16", "tf32_rna", "bf16", "fp32")
 _WITH_WIDE_INDEX = ("1d-k4-s2", "2d-k3-s1")
-#: Cases of several chunks, whose 16-bit inputs are turned in shared memory from one stage or two.
+#: Cases of several k-tiles, whose 16-bit inputs are turned in shared memory from one stage or two.
 _TURNED = ("2d-k2-s2-aligned", "2d-dense")
 #: Cases whose taps read the same column: 16-bit inputs are turned as they are read.
 _STRAIGHT: dict[str, Precision] = {
@@ -55,8 +55,8 @@ _STRAIGHT: dict[str, Precision] = {
     "2d-k3x2-s2x2-aligned": "fp16",
     "1d-k3-s3-aligned": "fp16",
 }
-#: Cases whose weights stay: with phases alike and not, with several chunks, with groups; blocks with one phase of
-#: several chunks, where some phases have fewer taps than others.
+#: Cases whose weights stay: with phases alike and not, with several k-tiles, with groups; blocks with one phase of
+#: several k-tiles, where some phases have fewer taps than others.
 _RESIDENT: dict[str, Precision] = {
     "2d-k3-s2-op1": "tf32",
     "2d-dense": "fp16",
@@ -117,7 +117,7 @@ def instances() -> Iterator[Instance]:
             for turn, tile in _tiles(problem.layer, together(problem)).items():
                 if not can_stay(WgmmaShape(problem.layer, tile)):
                     continue
-                kept = with_resident_weights(problem.layer, replace(tile, chunk_steps=2, input_stages=2))
+                kept = with_resident_weights(problem.layer, replace(tile, k_tile_steps=2, input_stages=2))
                 kernel = Kernel("wgmma", problem.layer, kept)
                 yield Instance(f"wgmma-{name}-{turn}-resident", problem, kernel)
         if name in _PREPARED:
@@ -145,10 +145,10 @@ def _tiles(layer: Layer, most_together: int) -> dict[str, WgmmaTile]:
     every, row = math.prod(layer.stride), layer.stride[2]
     deep, tall = (int(not axis.is_trivial) for axis in layer.axes[:2])
     tiles = {
-        "all": _tile(layer, every, (1, 1 + deep, 1 + tall, 7), 1, chunk_steps=2),
+        "all": _tile(layer, every, (1, 1 + deep, 1 + tall, 7), 1, k_tile_steps=2),
         "one": _tile(layer, 1, (2, 1 + deep, 1 + tall, 8), 2, patch_columns=math.gcd(8, most_together)),
         "last": _tile(layer, 1, (1, 1, 1 + tall, 9), 2, channels_last=True),
-        "last-all": _tile(layer, every, (2, 1, 1 + tall, 8), 1, chunk_steps=2, channels_last=True),
+        "last-all": _tile(layer, every, (2, 1, 1 + tall, 8), 1, k_tile_steps=2, channels_last=True),
     }
     if 1 < row < every and is_uniform(layer):
         tiles["row"] = _tile(layer, row, (1, 1, 1, 16), 1)
@@ -182,13 +182,13 @@ def _prepared_tiles(layer: Layer, most_together: int) -> dict[str, WgmmaTile]:
 
 def _straight_tiles(layer: Layer) -> Iterator[WgmmaTile]:
     tall = int(not layer.axes[1].is_trivial)
-    yield _tile(layer, math.prod(layer.stride), (1, 1, 1 + tall, 16), 1, chunk_steps=2, patch_columns=8)
+    yield _tile(layer, math.prod(layer.stride), (1, 1, 1 + tall, 16), 1, k_tile_steps=2, patch_columns=8)
     tile = _tile(layer, 1, (2, 1, 1 + tall, 8), 2, patch_columns=8)
     yield replace(tile, input_stages=2, weight_stages=tile.weight_stages + 1)
 
 
 def _turned_tiles(layer: Layer, most_together: int) -> Iterator[WgmmaTile]:
-    tile = _tile(layer, 1, (1, 1, 4, 8), 1, chunk_steps=2, patch_columns=math.gcd(4, most_together))
+    tile = _tile(layer, 1, (1, 1, 4, 8), 1, k_tile_steps=2, patch_columns=math.gcd(4, most_together))
     for raw in (1, 2):
         yield replace(tile, input_stages=raw, raw_stages=raw)
 
@@ -199,7 +199,7 @@ def _tile(
     box: tuple[int, int, int, int],
     position_tiles: int,
     stacked: int = 0,
-    chunk_steps: int = 4,
+    k_tile_steps: int = 4,
     patch_columns: int = 1,
     channels_last: bool = False,
 ) -> WgmmaTile:
@@ -214,7 +214,7 @@ def _tile(
         phases=phases,
         position_tiles=position_tiles,
         stacked=stacked,
-        chunk_steps=chunk_steps,
+        k_tile_steps=k_tile_steps,
         patch_columns=patch_columns,
         channels_last=channels_last,
     )

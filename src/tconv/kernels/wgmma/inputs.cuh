@@ -2,7 +2,7 @@
 // picture.
 //
 // A kernel has one of the functions `wgmma_bring_...`. Each of these warps' threads runs it, by its number `thread`
-// among them, and goes through all boxes of the block, chunk of input channels by chunk: it waits until the consumers
+// among them, and goes through all boxes of the block, k-tile of input channels by k-tile: it waits until the consumers
 // have given a stage back (the barrier "empty"), fills its part of it, and arrives at the barrier "full" when that is
 // there. Places outside the input become zeros.
 #pragma once
@@ -25,10 +25,10 @@ TCONV_DEVICE const typename Layer::Element* wgmma_first_input(const typename Lay
 }
 
 // Inputs that are copied as they lie in global memory, channel by channel: a thread has some patches of neighbouring
-// columns, each in some channels of a chunk.
+// columns, each in some channels of a k-tile.
 //
-// Where its patches of a halo lie: `offsets` from the first input on, in the thread's first channel of the first chunk,
-// and a bit of `inside` for each that is one of the input.
+// Where its patches of a halo lie: `offsets` from the first input on, in the thread's first channel of the first
+// k-tile, and a bit of `inside` for each that is one of the input.
 template <class Layer, class Tile>
 TCONV_DEVICE void wgmma_find_patches(const InputMap<Layer, WgmmaShape<Layer, Tile>>& map, const BoxPosition& halo,
                                      int thread, unsigned& inside,
@@ -49,23 +49,23 @@ TCONV_DEVICE void wgmma_find_patches(const InputMap<Layer, WgmmaShape<Layer, Til
   }
 }
 
-// Copies them for one chunk, to `to`, where its inputs then lie as patches of each channel.
+// Copies them for one k-tile, to `to`, where its inputs then lie as patches of each channel.
 template <class Layer, class Tile, class Copies>
-TCONV_DEVICE void wgmma_copy_patches(Copies& copies, int thread, int chunk, const typename Layer::Element* first,
+TCONV_DEVICE void wgmma_copy_patches(Copies& copies, int thread, int k_tile, const typename Layer::Element* first,
                                      typename Layer::Index plane, unsigned inside,
                                      const typename Layer::Index (&offsets)[WgmmaShape<Layer, Tile>::thread_patches],
                                      unsigned char* to) {
   using Shape = WgmmaShape<Layer, Tile>;
   constexpr int lanes = Shape::patch_lanes, sharers = Shape::loaders / lanes;
   const long long pitch = static_cast<long long>(sharers) * plane;
-  const typename Layer::Element* from = first + chunk * Shape::chunk_channels * static_cast<long long>(plane);
+  const typename Layer::Element* from = first + k_tile * Shape::k_tile_channels * static_cast<long long>(plane);
   to += thread / lanes * Shape::channel_bytes + thread % lanes * Shape::patch_bytes;
   // A copy reads the registers of its addresses late: each of some has registers of its own.
 #pragma unroll(Shape::thread_patches < 4 ? 4 / Shape::thread_patches : 1)
-  for (int turn = 0; turn < ceil_div(Shape::chunk_channels, sharers); ++turn) {
+  for (int turn = 0; turn < ceil_div(Shape::k_tile_channels, sharers); ++turn) {
     const int channel = thread / lanes + turn * sharers;
-    if (Shape::chunk_channels % sharers != 0 && channel >= Shape::chunk_channels) break;
-    const bool present = Shape::whole_chunks || chunk * Shape::chunk_channels + channel < Layer::group_in_channels;
+    if (Shape::k_tile_channels % sharers != 0 && channel >= Shape::k_tile_channels) break;
+    const bool present = Shape::whole_k_tiles || k_tile * Shape::k_tile_channels + channel < Layer::group_in_channels;
 #pragma unroll
     for (int i = 0; i < Shape::thread_patches; ++i)
       if ((i + 1) * lanes <= Shape::halo_patches || thread % lanes + i * lanes < Shape::halo_patches)
@@ -92,9 +92,9 @@ TCONV_DEVICE void wgmma_bring_channels(const WgmmaWork<Layer, Tile>& first_work,
         wgmma_first_input<Layer, Tile>(x, halo.image, work.group(), map.plane);
     wgmma_find_patches<Layer, Tile>(map, halo, thread, inside, offsets);
 #pragma unroll 1
-    for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
+    for (int k_tile = 0; k_tile < Shape::k_tiles; ++k_tile) {
       stages.wait_empty();
-      wgmma_copy_patches<Layer, Tile>(copies, thread, chunk, first, map.plane, inside, offsets,
+      wgmma_copy_patches<Layer, Tile>(copies, thread, k_tile, first, map.plane, inside, offsets,
                                       shared + Shape::inputs_at + stages.stage() * Shape::input_stage_bytes);
       copies.arrive(stages.full());
       stages.next();
@@ -102,13 +102,13 @@ TCONV_DEVICE void wgmma_bring_channels(const WgmmaWork<Layer, Tile>& first_work,
   }
 }
 
-// Turns a chunk that was copied channel by channel: afterwards the channels of a place lie together. A warp takes eight
-// columns of 32 channels as an item: a lane gets of each eight channels those two of a column that lie together
+// Turns a k-tile that was copied channel by channel: afterwards the channels of a place lie together. A warp takes
+// eight columns of 32 channels as an item: a lane gets of each eight channels those two of a column that lie together
 // afterwards.
 template <class Layer, class Tile>
 TCONV_DEVICE void wgmma_turn_patches(int thread, const unsigned char* raw, unsigned char* stage) {
   using Shape = WgmmaShape<Layer, Tile>;
-  constexpr int vectors = Shape::chunk_vectors, eights = Shape::row_patches * Tile::patch_columns / 8;
+  constexpr int vectors = Shape::k_tile_vectors, eights = Shape::row_patches * Tile::patch_columns / 8;
   constexpr int warps = Shape::loaders / 32, items = Shape::halo_all_rows * eights * (vectors / 4);
   constexpr int together = 3;  // items whose loads are on their way at once
   const int own = renewed(thread), lane = own % 32;  // not kept where copies are begun
@@ -151,10 +151,10 @@ TCONV_DEVICE void wgmma_find_rows(const InputMap<Layer, WgmmaShape<Layer, Tile>>
   }
 }
 
-// Copies them for one chunk. No byte outside the input is read: not before it, where its first row's halo begins, and
+// Copies them for one k-tile. No byte outside the input is read: not before it, where its first row's halo begins, and
 // not behind it.
 template <class Layer, class Tile, class Copies>
-TCONV_DEVICE void wgmma_copy_rows(Copies& copies, int thread, int chunk,
+TCONV_DEVICE void wgmma_copy_rows(Copies& copies, int thread, int k_tile,
                                   const InputMap<Layer, WgmmaShape<Layer, Tile>>& map,
                                   const typename Layer::Element* x, const typename Layer::Element* first,
                                   unsigned inside,
@@ -168,11 +168,11 @@ TCONV_DEVICE void wgmma_copy_rows(Copies& copies, int thread, int chunk,
   const Address begin = reinterpret_cast<Address>(x);
   const Address end = begin + static_cast<Address>(map.batch) * channels * map.plane * Shape::item_bytes;
   const long long pitch = static_cast<long long>(sharers) * map.plane;
-  const typename Layer::Element* from = first + chunk * Shape::chunk_channels * static_cast<long long>(map.plane);
+  const typename Layer::Element* from = first + k_tile * Shape::k_tile_channels * static_cast<long long>(map.plane);
   unsigned char* to = raw + sharer * Shape::channel_bytes + lane * 16;
 #pragma unroll 1
-  for (int channel = sharer; channel < Shape::chunk_channels; channel += sharers) {
-    const bool present = Shape::whole_chunks || chunk * Shape::chunk_channels + channel < Layer::group_in_channels;
+  for (int channel = sharer; channel < Shape::k_tile_channels; channel += sharers) {
+    const bool present = Shape::whole_k_tiles || k_tile * Shape::k_tile_channels + channel < Layer::group_in_channels;
 #pragma unroll
     for (int i = 0; i < Shape::thread_patches; ++i) {
       const int patch = lane + i * lanes;
@@ -188,19 +188,19 @@ TCONV_DEVICE void wgmma_copy_rows(Copies& copies, int thread, int chunk,
   }
 }
 
-// Turns a chunk, eight channels of a place at once.
+// Turns a k-tile, eight channels of a place at once.
 template <class Layer, class Tile>
-TCONV_DEVICE void wgmma_turn_rows(int thread, int chunk, const InputMap<Layer, WgmmaShape<Layer, Tile>>& map,
+TCONV_DEVICE void wgmma_turn_rows(int thread, int k_tile, const InputMap<Layer, WgmmaShape<Layer, Tile>>& map,
                                   const BoxPosition& halo, const typename Layer::Element* first_of_halo,
                                   const unsigned char* raw, unsigned char* stage) {
   using Shape = WgmmaShape<Layer, Tile>;
-  constexpr int channels = Layer::groups * Layer::group_in_channels, vectors = Shape::chunk_vectors;
+  constexpr int channels = Layer::groups * Layer::group_in_channels, vectors = Shape::k_tile_vectors;
   constexpr int places = Shape::halo_all_rows * Shape::halo_columns;
   const unsigned plane = static_cast<unsigned>(map.plane);
-  // Of eight columns at a multiple of 16 bytes, which one is the first of the chunk's: modulo eight.
+  // Of eight columns at a multiple of 16 bytes, which one is the first of the k-tile's: modulo eight.
   const unsigned first =
       static_cast<unsigned>(reinterpret_cast<unsigned long long>(first_of_halo) / Shape::item_bytes) +
-      static_cast<unsigned>(chunk * Shape::chunk_channels) * plane;
+      static_cast<unsigned>(k_tile * Shape::k_tile_channels) * plane;
 #pragma unroll 1
   for (int unit = thread; unit < places * vectors; unit += Shape::loaders) {
     const int place_number = unit % places, vector = unit / places;
@@ -222,24 +222,24 @@ TCONV_DEVICE void wgmma_turn_rows(int thread, int chunk, const InputMap<Layer, W
   }
 }
 
-// What is turned is copied some chunks ahead of that: which chunk of which box comes next, and where its patches lie.
+// What is turned is copied some k-tiles ahead of that: which k-tile of which box comes next, and where its patches lie.
 template <class Layer, class Tile>
 struct WgmmaAhead {
   WgmmaWork<Layer, Tile> work;
-  int chunk, raw_stage;
+  int k_tile, raw_stage;
   const typename Layer::Element* first;
   unsigned inside;
   typename Layer::Index offsets[WgmmaShape<Layer, Tile>::thread_patches];
 };
 
-// Begins its copies, as a group that is empty where no chunk is left.
+// Begins its copies, as a group that is empty where no k-tile is left.
 template <class Layer, class Tile, class Copies>
 TCONV_DEVICE void wgmma_copy_ahead(WgmmaAhead<Layer, Tile>& ahead, Copies& copies, int thread, unsigned char* shared,
                                    const InputMap<Layer, WgmmaShape<Layer, Tile>>& map,
                                    const typename Layer::Element* x) {
   using Shape = WgmmaShape<Layer, Tile>;
   if (ahead.work.is_left()) {
-    if (ahead.chunk == 0) {
+    if (ahead.k_tile == 0) {
       const BoxPosition halo = ahead.work.halo();
       ahead.first = wgmma_first_input<Layer, Tile>(x, halo.image, ahead.work.group(), map.plane);
       if (Shape::unaligned)
@@ -249,12 +249,12 @@ TCONV_DEVICE void wgmma_copy_ahead(WgmmaAhead<Layer, Tile>& ahead, Copies& copie
     }
     unsigned char* const to = shared + Shape::raw_at + ahead.raw_stage * Shape::raw_stage_bytes;
     if (Shape::unaligned)
-      wgmma_copy_rows<Layer, Tile>(copies, thread, ahead.chunk, map, x, ahead.first, ahead.inside, ahead.offsets, to);
+      wgmma_copy_rows<Layer, Tile>(copies, thread, ahead.k_tile, map, x, ahead.first, ahead.inside, ahead.offsets, to);
     else
-      wgmma_copy_patches<Layer, Tile>(copies, thread, ahead.chunk, ahead.first, map.plane, ahead.inside, ahead.offsets,
+      wgmma_copy_patches<Layer, Tile>(copies, thread, ahead.k_tile, ahead.first, map.plane, ahead.inside, ahead.offsets,
                                       to);
-    if (++ahead.chunk == Shape::chunks) {
-      ahead.chunk = 0;
+    if (++ahead.k_tile == Shape::k_tiles) {
+      ahead.k_tile = 0;
       ahead.work.next();
     }
     ahead.raw_stage = ahead.raw_stage + 1 == Tile::raw_stages ? 0 : ahead.raw_stage + 1;
@@ -263,7 +263,7 @@ TCONV_DEVICE void wgmma_copy_ahead(WgmmaAhead<Layer, Tile>& ahead, Copies& copie
 }
 
 // Brings 16-bit inputs that lie channel by channel: copied so, and turned in shared memory. Copies of `raw_stages`
-// chunks are on their way while the oldest one is turned.
+// k-tiles are on their way while the oldest one is turned.
 template <class Layer, class Tile>
 TCONV_DEVICE void wgmma_bring_turned(const WgmmaWork<Layer, Tile>& first_work, int thread, unsigned char* shared,
                                      unsigned char* barriers, const typename Layer::Element* x, int batch, int depths,
@@ -281,14 +281,14 @@ TCONV_DEVICE void wgmma_bring_turned(const WgmmaWork<Layer, Tile>& first_work, i
     const BoxPosition halo = work.halo();
     const Element* const first = wgmma_first_input<Layer, Tile>(x, halo.image, work.group(), map.plane);
 #pragma unroll 1
-    for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
+    for (int k_tile = 0; k_tile < Shape::k_tiles; ++k_tile) {
       copies.template wait<Tile::raw_stages - 1>();
       meet<Shape::loaders>(3);  // all threads' copies have landed
       stages.wait_empty();
       const unsigned char* const from = shared + Shape::raw_at + raw_stage * Shape::raw_stage_bytes;
       unsigned char* const to = shared + Shape::inputs_at + stages.stage() * Shape::input_stage_bytes;
       if (Shape::unaligned)
-        wgmma_turn_rows<Layer, Tile>(thread, chunk, map, halo, first, from, to);
+        wgmma_turn_rows<Layer, Tile>(thread, k_tile, map, halo, first, from, to);
       else
         wgmma_turn_patches<Layer, Tile>(thread, from, to);
       arrive(stages.full());
@@ -308,7 +308,7 @@ TCONV_DEVICE void wgmma_bring_places(const WgmmaWork<Layer, Tile>& first_work, i
                                      int rows, int columns) {
   using Shape = WgmmaShape<Layer, Tile>;
   using Element = typename Layer::Element;
-  constexpr int vectors = Shape::chunk_vectors, of_warp = 32 / vectors, together = Shape::loaders / vectors;
+  constexpr int vectors = Shape::k_tile_vectors, of_warp = 32 / vectors, together = Shape::loaders / vectors;
   constexpr int places = Shape::halo_all_rows * Shape::halo_columns;
   constexpr int at_once = 4;  // places whose offsets are on their way
   const int lane = thread % 32, first_place = thread / 32 * of_warp;
@@ -329,10 +329,10 @@ TCONV_DEVICE void wgmma_bring_places(const WgmmaWork<Layer, Tile>& first_work, i
     }
     __syncwarp();
 #pragma unroll 1
-    for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
+    for (int k_tile = 0; k_tile < Shape::k_tiles; ++k_tile) {
       stages.wait_empty();
-      const int vector = lane % vectors, channel = chunk * Shape::chunk_channels + vector * Shape::vector_items;
-      const bool present = Shape::whole_chunks || channel < Layer::group_in_channels;
+      const int vector = lane % vectors, channel = k_tile * Shape::k_tile_channels + vector * Shape::vector_items;
+      const bool present = Shape::whole_k_tiles || channel < Layer::group_in_channels;
       const Element* const from = first + channel;
       const int own = first_place + lane / vectors;
       unsigned char* to = shared + Shape::inputs_at + stages.stage() * Shape::input_stage_bytes +
@@ -363,7 +363,7 @@ TCONV_DEVICE void wgmma_bring_items(const WgmmaWork<Layer, Tile>& first_work, in
                                     int rows, int columns) {
   using Shape = WgmmaShape<Layer, Tile>;
   using Element = typename Layer::Element;
-  constexpr int side = Shape::vector_items, vectors = Shape::chunk_vectors, items = 4 / Shape::item_bytes;
+  constexpr int side = Shape::vector_items, vectors = Shape::k_tile_vectors, items = 4 / Shape::item_bytes;
   constexpr int units = Shape::halo_all_rows * Shape::halo_columns * vectors;
   constexpr int together = 2;  // vectors whose loads are on their way at once
   const InputMap<Layer, Shape> map(batch, depths, rows, columns);
@@ -372,7 +372,7 @@ TCONV_DEVICE void wgmma_bring_items(const WgmmaWork<Layer, Tile>& first_work, in
     const BoxPosition halo = work.halo();
     const Element* const first = wgmma_first_input<Layer, Tile>(x, halo.image, work.group(), map.plane);
 #pragma unroll 1
-    for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
+    for (int k_tile = 0; k_tile < Shape::k_tiles; ++k_tile) {
       stages.wait_empty();
       unsigned char* const stage = shared + Shape::inputs_at + stages.stage() * Shape::input_stage_bytes;
 #pragma unroll 1
@@ -382,13 +382,13 @@ TCONV_DEVICE void wgmma_bring_items(const WgmmaWork<Layer, Tile>& first_work, in
         for (int i = 0; i < together; ++i) {
           const int own = unit + i * Shape::loaders, place_number = own / vectors;
           const auto place = map.place(halo, place_number / Shape::halo_columns, place_number % Shape::halo_columns);
-          const int channel = chunk * Shape::chunk_channels + own % vectors * side;
+          const int channel = k_tile * Shape::k_tile_channels + own % vectors * side;
           const Element* const from = first + (place.image * map.plane + place.position) * map.channels + channel;
 #pragma unroll
           for (int k = 0; k < side; ++k)
             load_present<Shape::item_bytes>(
                 from + k,
-                own < units && place.inside && (Shape::whole_chunks || channel + k < Layer::group_in_channels),
+                own < units && place.inside && (Shape::whole_k_tiles || channel + k < Layer::group_in_channels),
                 values[i][k]);
         }
 #pragma unroll

@@ -70,7 +70,7 @@ struct WgmmaShape {
   static constexpr int product_rows = product_phases * Tile::channels;
   // Of the phases that have the most.
   static constexpr int taps_alone = Depth::taps_per_phase * Height::taps_per_phase;
-  // How often a block stops in a chunk: at each shift, or, where it has one phase, at each tap of that at most.
+  // How often a block stops in a k-tile: at each shift, or, where it has one phase, at each tap of that at most.
   static constexpr int visits = !alone ? shifts : taps_alone * (single ? Width::taps_per_phase : WidthShifts::count);
   // Where tiles of positions are stacked along the rows, a row of inputs that was loaded once serves all shifts along
   // the height.
@@ -79,15 +79,15 @@ struct WgmmaShape {
   // Steps whose products are on their way together: a visit has two batches or four, and a thread registers for the
   // fragments of two batches. Exact sums leave the tensor core after each batch, and it has no more than 32 channels.
   static constexpr int exact_steps = row_visits > 2 ? 1 : 4 / row_visits;
-  static constexpr int batch_steps = exact ? exact_steps < Tile::chunk_steps ? exact_steps : Tile::chunk_steps
-                                     : Tile::chunk_steps == 4 && 2 * fragments <= 6 ? 2
+  static constexpr int batch_steps = exact ? exact_steps < Tile::k_tile_steps ? exact_steps : Tile::k_tile_steps
+                                     : Tile::k_tile_steps == 4 && 2 * fragments <= 6 ? 2
                                                                                     : 1;
   static constexpr int batches = exact ? 1 : 2;  // whose fragments are in registers
 
   // ---- channels ----
-  static constexpr int chunk_bytes = Tile::chunk_steps * 32, chunk_channels = chunk_bytes / item_bytes;
-  static constexpr int chunks = ceil_div(Layer::group_in_channels, chunk_channels);
-  static constexpr bool whole_chunks = Layer::group_in_channels % chunk_channels == 0;
+  static constexpr int k_tile_bytes = Tile::k_tile_steps * 32, k_tile_channels = k_tile_bytes / item_bytes;
+  static constexpr int k_tiles = ceil_div(Layer::group_in_channels, k_tile_channels);
+  static constexpr bool whole_k_tiles = Layer::group_in_channels % k_tile_channels == 0;
 
   // ---- positions: a box of images, slabs, rows and columns, and the inputs around it ----
   static constexpr int position_numbers = 64 * consumers;  // of each tile of a thread
@@ -151,42 +151,43 @@ struct WgmmaShape {
   static constexpr int channel_bytes =
       by_channel || turned ? (halo_patches * patch_bytes + 127 - channel_shift) / 128 * 128 + channel_shift
                            : item_bytes;
-  static constexpr int place_bytes = by_channel ? item_bytes : chunk_bytes + 16;
+  static constexpr int place_bytes = by_channel ? item_bytes : k_tile_bytes + 16;
   static constexpr int input_stage_bytes =
-      by_channel ? chunk_channels * channel_bytes : halo_all_rows * row_places * place_bytes;
-  static constexpr int raw_stage_bytes = turned ? chunk_channels * channel_bytes : 0;
+      by_channel ? k_tile_channels * channel_bytes : halo_all_rows * row_places * place_bytes;
+  static constexpr int raw_stage_bytes = turned ? k_tile_channels * channel_bytes : 0;
   static constexpr int patch_lanes =
-      by_channel || turned ? wgmma_patch_lanes(loaders, halo_patches, chunk_channels) : loaders;
+      by_channel || turned ? wgmma_patch_lanes(loaders, halo_patches, k_tile_channels) : loaders;
   static constexpr int thread_patches = by_channel || turned ? ceil_div(halo_patches, patch_lanes) : 1;
-  static constexpr int thread_copies = thread_patches * ceil_div(chunk_channels, loaders / patch_lanes);  // of a chunk
-  static constexpr int chunk_vectors = chunk_bytes / 16;
+  static constexpr int thread_copies =
+      thread_patches * ceil_div(k_tile_channels, loaders / patch_lanes);  // of a k-tile
+  static constexpr int k_tile_vectors = k_tile_bytes / 16;
 
   // Where the halo's input lies that is so far behind its first one on each axis, in places.
   static TCONV_CONSTANT int halo_offset(int depth, int row, int column, int highest) {
     return (depth * halo_rows + row) * row_places + row_lead(highest) + column;
   }
 
-  // ---- weights: pieces of one tap's channels in a chunk, those that one visit needs one after the other; of one
+  // ---- weights: pieces of one tap's channels in a k-tile, those that one visit needs one after the other; of one
   // product's, first all of plane 0 ----
-  static constexpr int piece_bytes = planes * Tile::channels * chunk_bytes;
-  static constexpr int product_bytes = product_rows * chunk_bytes;
-  static constexpr int chunk_pieces = uniform  ? shifts * Tile::phases
+  static constexpr int piece_bytes = planes * Tile::channels * k_tile_bytes;
+  static constexpr int product_bytes = product_rows * k_tile_bytes;
+  static constexpr int k_tile_pieces = uniform  ? shifts * Tile::phases
                                       : known  ? taps
                                       : single ? visits
                                                : taps_alone * Width::kernel;
   static constexpr int weight_stage_bytes = Tile::phases * piece_bytes;
-  // Of a chunk's known pieces, how many come before those of a shift. Taps of lower shifts come first, and of one shift
-  // those of lower phases: on each axis that is their own order.
+  // Of a k-tile's known pieces, how many come before those of a shift. Taps of lower shifts come first, and of one
+  // shift those of lower phases: on each axis that is their own order.
   static TCONV_CONSTANT int pieces_before(int depth, int column, int row) {
     return DepthShifts::first_tap(depth) * Width::kernel * Height::kernel +
            DepthShifts::taps(depth) * (WidthShifts::first_tap(column) * Height::kernel +
                                        WidthShifts::taps(column) * HeightShifts::first_tap(row));
   }
-  static constexpr long long set_bytes = static_cast<long long>(chunks) * chunk_pieces * piece_bytes;
+  static constexpr long long set_bytes = static_cast<long long>(k_tiles) * k_tile_pieces * piece_bytes;
   static constexpr long long weight_bytes = weight_sets * set_bytes;
-  // A thread prepares every second vector of a tap, an output channel and a chunk.
+  // A thread prepares every second vector of a tap, an output channel and a k-tile.
   static constexpr long long preparing_items =
-      static_cast<long long>(Layer::groups) * channel_blocks * chunks * Tile::channels * taps * 2;
+      static_cast<long long>(Layer::groups) * channel_blocks * k_tiles * Tile::channels * taps * 2;
 
   // ---- outputs ----
   // Of contiguous outputs a warpgroup stages, as `staged[channel][position][phase]`, those neighbouring phases of some
@@ -235,7 +236,7 @@ struct WgmmaShape {
   static_assert(!Tile::resident || !alone || single, "weights of a row's phases do not stay");
   static_assert(phases % Tile::phases == 0, "blocks have as many phases each");
   static_assert(Tile::channels % (4 * channel_width) == 0, "a thread has whole vectors of channels");
-  static_assert(Tile::chunk_steps == 2 || Tile::chunk_steps == 4, "rows of weights have 64 or 128 bytes");
+  static_assert(Tile::k_tile_steps == 2 || Tile::k_tile_steps == 4, "rows of weights have 64 or 128 bytes");
   static_assert(box_positions <= block_positions, "a box is at most what a block multiplies");
   static_assert(!Tile::stacked || (uniform && Height::stride == 1 && HeightShifts::step == 1 &&
                                    Tile::Box::rows % Tile::position_tiles == 0),
@@ -243,7 +244,7 @@ struct WgmmaShape {
   static_assert(Tile::Box::images * Tile::Box::depths * stacked_rows * Tile::Box::columns <=
                     position_numbers * (Tile::stacked ? 1 : Tile::position_tiles),
                 "stacked tiles have the same columns");
-  static_assert(Tile::resident ? Tile::weight_stages == chunks * visits : Tile::weight_stages > row_visits,
+  static_assert(Tile::resident ? Tile::weight_stages == k_tiles * visits : Tile::weight_stages > row_visits,
                 "a stage is written while others are read, or each visit has one of its own");
   static_assert(Tile::input_stages >= 1, "inputs come in stages");
   static_assert(Tile::patch_columns == 1 || (!inputs_last && Tile::Box::columns % Tile::patch_columns == 0),
@@ -251,7 +252,7 @@ struct WgmmaShape {
   static_assert(!Tile::prepared_inputs || (by_place && !Tile::channels_last), "contiguous inputs become whole vectors");
   static_assert(turned ? Tile::raw_stages > 0 : Tile::raw_stages == 0, "what is turned has stages of its own");
   static_assert(thread_patches <= 8, "a thread has an offset for each of its patches");
-  static_assert(weight_stage_bytes % 1024 == 0 || chunk_bytes == 64, "rows of weights begin at multiples of eight");
+  static_assert(weight_stage_bytes % 1024 == 0 || k_tile_bytes == 64, "rows of weights begin at multiples of eight");
 };
 
 }  // namespace tconv

@@ -21,7 +21,7 @@ struct WgmmaTap {
   }
 };
 
-// Where the piece of a tap lies: in the weights of which blocks, and behind how many pieces of a chunk. Those of a
+// Where the piece of a tap lies: in the weights of which blocks, and behind how many pieces of a k-tile. Those of a
 // visit lie together.
 template <class Layer, class Tile>
 TCONV_DEVICE void wgmma_piece(int of_tap, int& phase_set, int& piece) {
@@ -58,7 +58,7 @@ TCONV_DEVICE void wgmma_piece(int of_tap, int& phase_set, int& piece) {
 }
 
 // Brings the weights into the order in which blocks read them, by one thread for each of `Shape::preparing_items`:
-// every second vector of a tap's channels in a chunk.
+// every second vector of a tap's channels in a k-tile.
 template <class Layer, class Tile>
 TCONV_DEVICE void wgmma_weights(const typename Layer::Element* weight, typename Layer::Element* prepared) {
   using Shape = WgmmaShape<Layer, Tile>;
@@ -69,7 +69,7 @@ TCONV_DEVICE void wgmma_weights(const typename Layer::Element* weight, typename 
   // Neighbouring threads read neighbouring taps of neighbouring filters; two of them write 32 bytes, a whole sector.
   Digits<Shape::preparing_items> digits(item);
   const int first_vector = digits.next(2), tap = digits.next(Shape::taps), channel = digits.next(Tile::channels);
-  const int chunk = digits.next(Shape::chunks), channel_block = digits.next(Shape::channel_blocks);
+  const int k_tile = digits.next(Shape::k_tiles), channel_block = digits.next(Shape::channel_blocks);
   const int group = static_cast<int>(digits.rest);
 
   const int out_channel = channel_block * Tile::channels + channel;
@@ -77,18 +77,19 @@ TCONV_DEVICE void wgmma_weights(const typename Layer::Element* weight, typename 
   wgmma_piece<Layer, Tile>(tap, phase_set, piece);
   const int row = piece % Shape::product_phases * Tile::channels + Shape::row_of(channel);
   const long long set = (static_cast<long long>(group) * Shape::channel_blocks + channel_block) * Shape::phase_sets;
-  const long long product = static_cast<long long>(chunk) * Shape::chunk_pieces + piece - piece % Shape::product_phases;
+  const long long product =
+      static_cast<long long>(k_tile) * Shape::k_tile_pieces + piece - piece % Shape::product_phases;
   unsigned char* const to =
       reinterpret_cast<unsigned char*>(prepared) + (set + phase_set) * Shape::set_bytes + product * Shape::piece_bytes;
 #pragma unroll
-  for (int pair = 0; pair < Shape::chunk_vectors / 2; ++pair) {
+  for (int pair = 0; pair < Shape::k_tile_vectors / 2; ++pair) {
     const int vector = pair * 2 + first_vector;
-    const int in_channel = chunk * Shape::chunk_channels + vector * Shape::vector_items;
+    const int in_channel = k_tile * Shape::k_tile_channels + vector * Shape::vector_items;
     Vector<Element, Shape::vector_items> values;
 #pragma unroll
     for (int k = 0; k < Shape::vector_items; ++k) {
       const bool present = (Shape::whole_channels || out_channel < Layer::group_out_channels) &&
-                           (Shape::whole_chunks || in_channel + k < Layer::group_in_channels);
+                           (Shape::whole_k_tiles || in_channel + k < Layer::group_in_channels);
       values.values[k] =
           present ? load_constant(weight_at<Layer>(weight, group, in_channel + k, out_channel, tap)) : Element{};
     }
@@ -98,7 +99,7 @@ TCONV_DEVICE void wgmma_weights(const typename Layer::Element* weight, typename 
 #pragma unroll
       for (int k = 0; k < Shape::vector_items; ++k) factors.values[k] = matrix_factor<Layer>(values.values[k], plane);
       *reinterpret_cast<Vector<Element, Shape::vector_items>*>(
-          to + plane * Shape::product_bytes + swizzled(row * Shape::chunk_bytes + vector * 16, Shape::chunk_bytes)) =
+          to + plane * Shape::product_bytes + swizzled(row * Shape::k_tile_bytes + vector * 16, Shape::k_tile_bytes)) =
           factors;
     }
   }
@@ -122,8 +123,8 @@ TCONV_DEVICE void wgmma_bring_weights(const WgmmaWork<Layer, Tile>& first_work, 
       visits = own.depth.count * own.row.count * (Shape::single ? own.column.count : columns);
     }
 #pragma unroll 1
-    for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
-      const unsigned char* from = set + static_cast<long long>(chunk) * Shape::chunk_pieces * Shape::piece_bytes;
+    for (int k_tile = 0; k_tile < Shape::k_tiles; ++k_tile) {
+      const unsigned char* from = set + static_cast<long long>(k_tile) * Shape::k_tile_pieces * Shape::piece_bytes;
 #pragma unroll 1
       for (int visit = 0; visit < visits; ++visit) {
         const int pieces = Shape::known                     ? Shape::DepthShifts::taps(visit / (rows * columns)) *

@@ -17,7 +17,7 @@
 //              from shared memory by way
 //              of registers, rounded there
 //
-// These products are added over all chunks of input channels, and for each over all visits: shifts, or taps. Another
+// These products are added over all k-tiles of input channels, and for each over all visits: shifts, or taps. Another
 // stride changes how many phases there are, and which of them has a tap at which shift. Positions are the first factor
 // because that may come from registers: a lane finds each position's inputs wherever they lie, so a box has any form,
 // and inputs lie in shared memory as they do in global memory.
@@ -26,7 +26,7 @@
 //
 //   0-3, 4-7   consumers, two warpgroups: multiply, 64 positions of each tile by all rows, and store the outputs
 //   8          producer of weights: those of one visit after the other, by cp.async.bulk
-//   9-11       producers of inputs: of the box and the halo around it one chunk of channels after the other
+//   9-11       producers of inputs: of the box and the halo around it one k-tile of channels after the other
 //
 // Shared memory, in this order, as far as the layer needs it. Each stage is filled again when all consumers have read
 // it, so the next box's inputs come while this one's outputs are stored:
@@ -60,7 +60,7 @@ template <class Layer, class Tile>
 struct WgmmaConsumer {
   using Shape = WgmmaShape<Layer, Tile>;
   using Element = typename Layer::Element;
-  using Rows = FactorRows<Shape::chunk_bytes>;
+  using Rows = FactorRows<Shape::k_tile_bytes>;
   using DepthShifts = typename Shape::DepthShifts;
   using HeightShifts = typename Shape::HeightShifts;
   using WidthShifts = typename Shape::WidthShifts;
@@ -115,7 +115,7 @@ struct WgmmaConsumer {
         for (int k = 0; k < Shape::product_rows / 2; ++k) begin_sum(sums.values[tile][product][k], 0);
   }
 
-  // Loads the fragments of a step of a chunk, for inputs that lie from `moved` on, and rounds them to TF32.
+  // Loads the fragments of a step of a k-tile, for inputs that lie from `moved` on, and rounds them to TF32.
   TCONV_DEVICE void load(const unsigned char* moved, int step,
                          unsigned (&fragments)[Shape::fragments][Shape::planes][4]) const {
 #pragma unroll
@@ -184,14 +184,14 @@ struct WgmmaConsumer {
     }
   }
 
-  // A visit, or those along the height at once: a chunk of inputs, in a stage that is full, moved by the visit's
+  // A visit, or those along the height at once: a k-tile of inputs, in a stage that is full, moved by the visit's
   // shifts, by the weights of the visit.
   TCONV_DEVICE void visit(const unsigned char* moved, int depth, int row, int column, int packed) {
     const int first_stage = weights.stage();
     WgmmaSums<Layer, Tile> batch_sums;  // of exact products
     // Nothing of an exact batch goes on into the next one.
-#pragma unroll(Shape::exact ? 1 : Tile::chunk_steps)
-    for (int batch = 0; batch < Tile::chunk_steps / Shape::batch_steps; ++batch) {
+#pragma unroll(Shape::exact ? 1 : Tile::k_tile_steps)
+    for (int batch = 0; batch < Tile::k_tile_steps / Shape::batch_steps; ++batch) {
 #pragma unroll
       for (int step = 0; step < Shape::batch_steps; ++step)
         load(moved, batch * Shape::batch_steps + step, fragments[batch % Shape::batches][step]);
@@ -241,7 +241,7 @@ struct WgmmaConsumer {
            Shape::halo_offset(depth, row, column, highest) * Shape::place_bytes;
   }
 
-  // The products of a chunk. The block has one phase: a visit for each of its taps.
+  // The products of a k-tile. The block has one phase: a visit for each of its taps.
   TCONV_DEVICE void visit_taps(const WgmmaPhases<Layer>& phase) {
     int d = 0, c = 0, r = 0;
 #pragma unroll 1
@@ -255,7 +255,7 @@ struct WgmmaConsumer {
     } while (d < phase.depth.count);
   }
 
-  // The products of a chunk. The block has the phases of a row of outputs: a visit for each of their taps along depth
+  // The products of a k-tile. The block has the phases of a row of outputs: a visit for each of their taps along depth
   // and height, and each shift along the width.
   TCONV_DEVICE void visit_row(const WgmmaPhases<Layer>& phase) {
     int d = 0, r = 0;
@@ -271,8 +271,8 @@ struct WgmmaConsumer {
     } while (d < phase.depth.count);
   }
 
-  // The products of a chunk. The block has all phases, or all have a tap at every shift: a visit for each shift.
-  TCONV_DEVICE void visit_shifts(int chunk) {
+  // The products of a k-tile. The block has all phases, or all have a tap at every shift: a visit for each shift.
+  TCONV_DEVICE void visit_shifts(int k_tile) {
 #pragma unroll(Shape::known ? DepthShifts::count : 1)
     for (int d = 0; d < DepthShifts::count; ++d)
 #pragma unroll(Shape::known ? WidthShifts::count : 1)
@@ -281,7 +281,7 @@ struct WgmmaConsumer {
         for (int r = Shape::row_visits - 1; r < HeightShifts::count; r += Shape::row_visits) {
           if (Shape::known && DepthShifts::taps(d) * HeightShifts::taps(r) * WidthShifts::taps(c) == 0) continue;
           const int packed = Tile::resident && Shape::known
-                                 ? (chunk * Shape::chunk_pieces + Shape::pieces_before(d, c, r)) * Shape::piece_bytes
+                                 ? (k_tile * Shape::k_tile_pieces + Shape::pieces_before(d, c, r)) * Shape::piece_bytes
                                  : 0;
           visit(moved(DepthShifts::behind(d), HeightShifts::behind(r), WidthShifts::behind(c), WidthShifts::highest), d,
                 r, c, packed);
@@ -293,7 +293,7 @@ struct WgmmaConsumer {
     clear(sums);
     if (Tile::resident) weights.turn = 0;  // they are there since the first box
 #pragma unroll 1
-    for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
+    for (int k_tile = 0; k_tile < Shape::k_tiles; ++k_tile) {
       inputs.wait_full();
       // No branch has the loops itself: those of another, never entered, would change what the compiler makes of them.
       if (Shape::single)
@@ -301,7 +301,7 @@ struct WgmmaConsumer {
       else if (Shape::alone)
         visit_row(WgmmaPhases<Layer>(first_phase));
       else
-        visit_shifts(chunk);
+        visit_shifts(k_tile);
       arrive(inputs.empty());
       inputs.next();
     }

@@ -73,7 +73,7 @@ def direct_tile(
     # As many taps as have their inputs in registers.
     first, further = window_steps(axis, origin, phase_lanes, phases)
     most_taps = least(most_taps, (_MOST_INPUTS // positions - first) // further + 1)
-    chunk_taps = least(axis.taps_per_phase, most(1, most_taps))
+    k_tile_taps = least(axis.taps_per_phase, most(1, most_taps))
     tile = DirectTile(
         position_lanes=lanes // phase_lanes,
         phase_lanes=phase_lanes,
@@ -85,16 +85,16 @@ def direct_tile(
         warps_wide=warps_wide,
         channels=channels,
         phases=phases,
-        chunk_rows=layer.kernel[0] * layer.kernel[1],
-        chunk_channels=layer.in_channels_per_group,
-        chunk_taps=chunk_taps,
+        k_tile_rows=layer.kernel[0] * layer.kernel[1],
+        k_tile_channels=layer.in_channels_per_group,
+        k_tile_taps=k_tile_taps,
         unroll=1,
         ahead=ahead,
         origin=origin,
         row_origin=where(rows > 0, row_origin(layer.axes[1]), 0),
         blocks=1,
     )
-    tile = replace(tile, unroll=_unroll(layer, tile, products * chunk_taps))
+    tile = replace(tile, unroll=_unroll(layer, tile, products * k_tile_taps))
     tile = _with_weights(layer, tile, may_stay)
     return replace(tile, blocks=DirectShape(layer, tile).blocks_that_fit())
 
@@ -119,7 +119,7 @@ def _unroll(layer: Layer, tile: DirectTile, products: int) -> int:
 def _with_weights(layer: Layer, tile: DirectTile, may_stay: bool) -> DirectTile:
     """`tile` with all weights of a block in shared memory if they are few, else with stages of them."""
     groups = ceil_div(layer.in_channels_per_group, tile.unroll)
-    tile = replace(tile, chunk_channels=groups * tile.unroll)
+    tile = replace(tile, k_tile_channels=groups * tile.unroll)
     shape = DirectShape(layer, tile)
     stays = may_stay & shape.resident & (shape.weight_items * shape.accumulator_bytes <= _RESIDENT_BYTES)
     group = tile.unroll * tile.splits
@@ -127,8 +127,8 @@ def _with_weights(layer: Layer, tile: DirectTile, may_stay: bool) -> DirectTile:
     stages = least(ceil_div(groups, tile.splits), most(1, _STAGE_BYTES // group_bytes))
     return replace(
         tile,
-        chunk_rows=where(stays, tile.chunk_rows, shape.own_row_taps),
-        chunk_channels=where(stays, tile.chunk_channels, stages * group),
+        k_tile_rows=where(stays, tile.k_tile_rows, shape.own_row_taps),
+        k_tile_channels=where(stays, tile.k_tile_channels, stages * group),
     )
 
 
@@ -159,10 +159,10 @@ def is_small(layer: Layer, tile: DirectTile) -> bool:
     rows = where(tile.stacked > 0, tile.rows * layer.stride[1], 1)
     columns = layer.stride[2] if tile.phase_lanes == 1 else tile.phases
     sums = shape.thread_sums * accumulator_words(layer)
-    own_products = tile.rows * tile.chunk_taps * tile.phases * tile.positions * tile.channels
+    own_products = tile.rows * tile.k_tile_taps * tile.phases * tile.positions * tile.channels
     products = shape.own_row_taps * own_products * tile.unroll
     stores = rows * tile.channels * tile.positions * columns
-    whole_taps = (tile.warps_wide == 0) | (tile.chunk_taps >= layer.axes[2].taps_per_phase)
+    whole_taps = (tile.warps_wide == 0) | (tile.k_tile_taps >= layer.axes[2].taps_per_phase)
     return whole_taps & (sums <= _MOST_SUMS) & (products <= _MOST_UNROLLED) & (stores <= _MOST_STORES)
 
 

@@ -148,9 +148,9 @@ def predict(problem: Problem, tile: DirectTile, gpu: Gpu, fitted: Constants = FI
     if vectors:
         stores = stores // width.stride
     units = ceil_div(all_runs, shape.block_runs) * channel_parts
-    tap_stages = ceil_div(width.taps_per_phase, tile.chunk_taps)
-    stages = where(stays, 1, ceil_div(channels, tile.chunk_channels) * tap_stages)
-    staged_weights = 1.0 * tile.chunk_rows * tile.chunk_channels * shape.channel_items * stages
+    tap_stages = ceil_div(width.taps_per_phase, tile.k_tile_taps)
+    stages = where(stays, 1, ceil_div(channels, tile.k_tile_channels) * tap_stages)
+    staged_weights = 1.0 * tile.k_tile_rows * tile.k_tile_channels * shape.channel_items * stages
     staged_weights = staged_weights * where(stays, blocks, units * passes)
     joined = all_runs * channel_parts * (tile.splits - 1) * shape.thread_sums
     links = where(shape.chained, shape.thread_sums * shape.own_row_taps * width.taps_per_phase / 64, 0)

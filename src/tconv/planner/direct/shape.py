@@ -107,20 +107,20 @@ class DirectShape:
     def resident(self) -> bool:
         """Whether a block keeps all its weights, and walks over positions and row phases with them."""
         return (
-            (self.tile.chunk_rows == self.layer.kernel[0] * self.layer.kernel[1])
-            & (self.tile.chunk_channels >= self.layer.in_channels_per_group)
-            & (self.tile.chunk_taps >= self.layer.axes[2].taps_per_phase)
+            (self.tile.k_tile_rows == self.layer.kernel[0] * self.layer.kernel[1])
+            & (self.tile.k_tile_channels >= self.layer.in_channels_per_group)
+            & (self.tile.k_tile_taps >= self.layer.axes[2].taps_per_phase)
             & (self.row_phases <= _MOST_WALKED_ROW_PHASES)
         )
 
     @functools.cached_property
     def parts(self) -> int:
         """Blocks that share one run of positions: runs of column phases and of channels, groups, row phases."""
-        column_chunks = 1
+        column_k_tiles = 1
         if self.tile.phase_lanes > 1:
-            column_chunks = ceil_div(self.layer.stride[2], self.tile.phase_lanes * self.tile.phases)
+            column_k_tiles = ceil_div(self.layer.stride[2], self.tile.phase_lanes * self.tile.phases)
         channel_blocks = ceil_div(self.layer.out_channels_per_group, self.tile.channels)
-        return where(self.resident, 1, self.row_phases) * column_chunks * channel_blocks * self.layer.groups
+        return where(self.resident, 1, self.row_phases) * column_k_tiles * channel_blocks * self.layer.groups
 
     # ---- long sums ----
 
@@ -136,7 +136,7 @@ class DirectShape:
     def window(self) -> int:
         """Inputs of one row and channel that a thread needs for each of its positions and one stage of taps."""
         first, further = window_steps(self.layer.axes[2], self.tile.origin, self.tile.phase_lanes, self.tile.phases)
-        return first + (self.tile.chunk_taps - 1) * further
+        return first + (self.tile.k_tile_taps - 1) * further
 
     @functools.cached_property
     def tile_rows(self) -> int:
@@ -164,14 +164,14 @@ class DirectShape:
     @functools.cached_property
     def channel_items(self) -> int:
         """Places for the weights of one row tap and input channel: whole vectors of 16 bytes."""
-        items = self.tile.chunk_taps * self.tile.phase_lanes * self.tile.phases * self.tile.channels
+        items = self.tile.k_tile_taps * self.tile.phase_lanes * self.tile.phases * self.tile.channels
         padding_to = 1 if self.tile.phase_lanes > 1 else 16 // self.accumulator_bytes
         return ceil_div(items, padding_to) * padding_to
 
     @functools.cached_property
     def weight_items(self) -> int:
         """Places for the weights of a stage."""
-        return self.tile.chunk_rows * self.tile.chunk_channels * self.channel_items
+        return self.tile.k_tile_rows * self.tile.k_tile_channels * self.channel_items
 
     @functools.cached_property
     def exchange_items(self) -> int:

@@ -13,9 +13,9 @@ class DirectTile:
     channels and ``phase_lanes * phases`` column phases, of all phases of height if ``stacked``, else of one row phase.
     A block has ``splits`` such sets of threads, which share the input channels. A warp's positions are runs of
     ``columns * positions`` neighbours in each of ``rows`` rows; position q owns the outputs from ``q * stride -
-    origin`` on, in height from ``q * stride - row_origin``. Weights pass through shared memory ``chunk_rows`` row taps,
-    ``chunk_channels`` input channels and ``chunk_taps`` taps a phase at a time; inputs of ``unroll`` channels are
-    asked for at once. The compiler limits registers so that ``blocks`` blocks fit on a multiprocessor.
+    origin`` on, in height from ``q * stride - row_origin``. A k-tile of weights passes through shared memory at a time:
+    ``k_tile_rows`` row taps, ``k_tile_channels`` input channels and ``k_tile_taps`` taps a phase. Inputs of ``unroll``
+    channels are asked for at once. The compiler limits registers so that ``blocks`` blocks fit on a multiprocessor.
     """
 
     position_lanes: int
@@ -28,9 +28,9 @@ class DirectTile:
     warps_wide: int
     channels: int
     phases: int
-    chunk_rows: int
-    chunk_channels: int
-    chunk_taps: int
+    k_tile_rows: int
+    k_tile_channels: int
+    k_tile_taps: int
     unroll: int
     ahead: int
     origin: int

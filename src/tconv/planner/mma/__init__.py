@@ -77,7 +77,7 @@ class _Mma(Family[MmaTile]):
             f"{warps.splits} x {warps.high} x {warps.wide} warps (sets, rows, positions) of {16 * warps.row_tiles} "
             f"rows x {8 * warps.position_tiles} positions, about {own.registers} registers a thread",
             f"{own.shifts} shifts, {with_taps:.0%} of the products "
-            f"have a tap; {own.chunks} chunks of channels, "
+            f"have a tap; {own.k_tiles} k-tiles of channels, "
             + (
                 f"copied into {tile.pipeline.copied} stages"
                 if tile.pipeline.copied

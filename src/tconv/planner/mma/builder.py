@@ -28,7 +28,7 @@ _LEAST_THREADS = 65536
 _GAPS_FROM = 2**26
 #: Groups of shifts that are tried before stages of one shift.
 _MOST_GROUPS = 32
-#: Steps beyond which a chunk has few shifts, and no exact sums: those leave the tensor core sooner.
+#: Steps beyond which a k-tile has few shifts, and no exact sums: those leave the tensor core sooner.
 _MOST_STEPS, _FEW_SHIFTS = 4, 2
 
 
@@ -40,7 +40,7 @@ def mma_tile(
     row_tiles: int,
     position_tiles: int,
     box: tuple[int, int, int, int],
-    chunk_steps: int,
+    k_tile_steps: int,
     origin: int,
     channels_last: bool = False,
     splits: int = 1,
@@ -53,7 +53,7 @@ def mma_tile(
     return MmaTile(
         warps=Warps(high, wide, splits, row_tiles, position_tiles),
         box=Box(*box, depth_origin=depth_origin, row_origin=row_origin, origin=origin),
-        pipeline=Pipeline(chunk_steps=chunk_steps, chunk_shifts=1, patch_columns=1, copied=0, resident=0),
+        pipeline=Pipeline(k_tile_steps=k_tile_steps, k_tile_shifts=1, patch_columns=1, copied=0, resident=0),
         channels=row_channels(layer),
         channels_last=int(channels_last),
         taps_together=taps_together(layer),
@@ -75,10 +75,10 @@ def finished(
     shape = MmaShape(layer, tile)
     if copied:
         patch = gcd(tile.box.columns, min(together, shape.vector_items))
-        tile = with_pipeline(tile, patch_columns=patch, copied=least(2, shape.chunks))
+        tile = with_pipeline(tile, patch_columns=patch, copied=least(2, shape.k_tiles))
     elif not tile.channels_last:
         tile = with_pipeline(tile, patch_columns=_patch_columns(shape, together))
-    tile = with_pipeline(tile, chunk_shifts=_chunk_shifts(MmaShape(layer, tile), most_shared))
+    tile = with_pipeline(tile, k_tile_shifts=_k_tile_shifts(MmaShape(layer, tile), most_shared))
     shape = MmaShape(layer, tile)
     tile = replace(tile, gaps=where(has_gaps(shape), 1, 0), blocks=shape.blocks_that_fit)
     return with_more_stages(layer, tile, most_shared) if copied else tile
@@ -100,14 +100,14 @@ def _patch_columns(shape: MmaShape, together: int) -> int:
     return columns
 
 
-def _chunk_shifts(shape: MmaShape, most_shared: int) -> int:
+def _k_tile_shifts(shape: MmaShape, most_shared: int) -> int:
     """Shifts of a stage: all of them, or the fewest groups of about one size that fit; 1 where nothing fits."""
     count = shape.shifts
     of_body = most(1, least(count, MOST_PRODUCTS // shape.step_products))
     most_shifts = count if shape.planes == 2 else of_body
     fit = shape.shifts_that_fit(most_shared)
     # All weights of a block at once need one stage, others two.
-    at_once = (shape.chunks == 1) & (most_shifts == count) & (fit >= count)
+    at_once = (shape.k_tiles == 1) & (most_shifts == count) & (fit >= count)
     groups = ceil_div(count, most(1, least(most_shifts, fit // 2)))
     in_groups = where((fit >= 2) & (groups <= _MOST_GROUPS), ceil_div(count, groups), 1)
     return where(at_once, count, in_groups)
@@ -132,8 +132,8 @@ def can_copy(layer: Layer, tile: MmaTile, together: int) -> bool:
 def with_more_stages(layer: Layer, tile: MmaTile, most_shared: int) -> MmaTile:
     """`tile` with as many stages of copied inputs as do not keep a block from its multiprocessor."""
     stages = tile.pipeline.copied
-    chunks = MmaShape(layer, tile).chunks
-    most_stages = where(tile.pipeline.resident > 0, _MOST_STAGES, least(_MOST_STAGES, chunks))
+    k_tiles = MmaShape(layer, tile).k_tiles
+    most_stages = where(tile.pipeline.resident > 0, _MOST_STAGES, least(_MOST_STAGES, k_tiles))
     for count in range(2, _MOST_STAGES + 1):
         deeper = MmaShape(layer, with_pipeline(tile, copied=count))
         fits = (deeper.shared_bytes <= most_shared) & (deeper.blocks_that_fit == tile.blocks)
@@ -163,27 +163,27 @@ def taps_together(layer: Layer, least_threads: int = _LEAST_THREADS) -> int:
 
 
 def can_stay(shape: MmaShape) -> bool:
-    """Whether weights can have a stage for each chunk, so that a block brings them once."""
+    """Whether weights can have a stage for each k-tile, so that a block brings them once."""
     return (shape.tile.warps.splits == 1) & ((shape.planes == 2) | (shape.body_products <= MOST_PRODUCTS))
 
 
 def with_resident_weights(layer: Layer, tile: MmaTile) -> MmaTile:
     """`tile` with weights that stay, as `can_stay` must allow."""
     copied = where(tile.pipeline.copied > 0, 2, 0)
-    tile = with_pipeline(tile, chunk_shifts=MmaShape(layer, tile).shifts, resident=1, copied=copied)
+    tile = with_pipeline(tile, k_tile_shifts=MmaShape(layer, tile).shifts, resident=1, copied=copied)
     return replace(tile, blocks=MmaShape(layer, tile).blocks_that_fit)
 
 
 def suits_channels(shape: MmaShape) -> bool:
-    """Whether chunks are as long as the compiler bears, and no channels of them mostly padding."""
-    few_steps = shape.tile.pipeline.chunk_steps <= _MOST_STEPS
+    """Whether k-tiles are as long as the compiler bears, and no channels of them mostly padding."""
+    few_steps = shape.tile.pipeline.k_tile_steps <= _MOST_STEPS
     if shape.planes == 1:
         few_steps = few_steps | (shape.shifts <= _FEW_SHIFTS)
-    return few_steps & ((shape.stage_steps == 1) | (shape.chunk_channels < 2 * shape.layer.in_channels_per_group))
+    return few_steps & ((shape.stage_steps == 1) | (shape.k_tile_channels < 2 * shape.layer.in_channels_per_group))
 
 
 def holds_inputs(shape: MmaShape) -> bool:
-    """Whether a thread has registers for its part of a chunk of inputs, and brings it in few instructions."""
+    """Whether a thread has registers for its part of a k-tile of inputs, and brings it in few instructions."""
     few = (shape.held <= _MOST_HELD) & (shape.thread_patches <= _MOST_PATCHES)
     return few & (shape.thread_loads <= _MOST_LOADS)
 

@@ -108,7 +108,7 @@ def _plain(problem: Problem, layer: Layer, gpu: Gpu, channels_last: bool) -> tup
     width = layer.axes[2]
     further = list(itertools.product(sorted({0, width.padding % width.stride}), _STEPS))
     high, wide, position_tiles, row_tiles, *box, number = np.repeat(np.array(rows).T, len(further), axis=1)
-    origin, chunk_steps = np.tile(np.array(further).T, len(rows))
+    origin, k_tile_steps = np.tile(np.array(further).T, len(rows))
     tile = mma_tile(
         layer,
         high=high,
@@ -116,7 +116,7 @@ def _plain(problem: Problem, layer: Layer, gpu: Gpu, channels_last: bool) -> tup
         row_tiles=row_tiles,
         position_tiles=position_tiles,
         box=(box[0], box[1], box[2], box[3]),
-        chunk_steps=chunk_steps,
+        k_tile_steps=k_tile_steps,
         origin=origin,
         channels_last=channels_last,
     )

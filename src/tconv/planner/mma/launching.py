@@ -26,7 +26,7 @@ def launching(layer: Layer, tile: MmaTile, multiprocessors: int) -> Launching:
         together=shape.weight_sets,
         # Of resident weights as many blocks as run at the same time.
         at_once=where(tile.pipeline.resident > 0, multiprocessors * tile.blocks, 0),
-        input_reach=tile.box.images * layer.in_channels + shape.chunk_channels,
+        input_reach=tile.box.images * layer.in_channels + shape.k_tile_channels,
         output_reach=_LANES,
         columns_together=tile.pipeline.patch_columns,
         weight_bytes=shape.weight_bytes,

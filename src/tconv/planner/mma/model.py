@@ -50,8 +50,8 @@ class Constants:
         place, store, part: cycles of a warp for each of `_Stores`.
         alone_products, alone_instructions: how much longer these take where four warps are alone.
         alone_power: how fast that vanishes with more warps.
-        chunk, step, block: cycles that each of them takes at least.
-        resident_chunk: the same of a chunk where weights are resident.
+        k-tile, step, block: cycles that each of them takes at least.
+        resident_k_tile: the same of a k-tile where weights are resident.
         by_words: how much longer operands take of copied inputs, which come by words.
         product: how much longer everything takes, for each product more in a body than `_FEW_PRODUCTS`.
         halves: the same of 16-bit types. It was not fitted to tiles of this family, but to which of two families is
@@ -83,10 +83,10 @@ class Constants:
     alone_products: float = 0.368
     alone_instructions: float = 0.947
     alone_power: float = 2.02
-    chunk: float = 292
+    k_tile: float = 292
     step: float = 1440
     block: float = 7330
-    resident_chunk: float = 786
+    resident_k_tile: float = 786
     by_words: float = 1.65
     product: float = 0.000215
     halves: float = 0.14
@@ -125,7 +125,7 @@ def predict(problem: Problem, layer: Layer, tile: MmaTile, gpu: Gpu, fitted: Con
     kernel = launching(layer, tile, gpu.multiprocessors)
     blocks = 1.0 * grid(problem, layer, kernel)
     warps = tile.threads // 32
-    steps = shape.chunks * shape.stage_steps
+    steps = shape.k_tiles * shape.stage_steps
     used = shape.fragments_with_taps
     resident, copied = tile.pipeline.resident > 0, tile.pipeline.copied > 0
     three = 3 if shape.planes == 2 else 1
@@ -144,13 +144,13 @@ def predict(problem: Problem, layer: Layer, tile: MmaTile, gpu: Gpu, fitted: Con
     stores = _stores(problem, shape)
     instructions = (
         fitted.fragment * fragments * shape.planes * steps
-        + fitted.load * shape.thread_loads * warps * shape.chunks
-        + where(copied, 0.0, fitted.put * puts * warps * shape.chunks)
+        + fitted.load * shape.thread_loads * warps * shape.k_tiles
+        + where(copied, 0.0, fitted.put * puts * warps * shape.k_tiles)
         + (fitted.output + fitted.join * (tile.warps.splits - 1)) * outputs
         + (fitted.place * stores.places + fitted.store * stores.vectors + fitted.part * stores.parts) * shape.warps
     )
 
-    rows = 1.0 * shape.halo_all_rows * shape.chunks * shape.chunk_channels
+    rows = 1.0 * shape.halo_all_rows * shape.k_tiles * shape.k_tile_channels
     input_bytes = rows * (shape.halo_columns * layer.item_bytes + 32)
     output_bytes = outputs * 32 * layer.item_bytes * (1 + where(stores.whole_sectors, 0.0, 32 / stores.run_bytes))
     cached = fitted.input_sector * input_bytes + fitted.output_sector * output_bytes
@@ -161,11 +161,11 @@ def predict(problem: Problem, layer: Layer, tile: MmaTile, gpu: Gpu, fitted: Con
     waves = ceil(of_multiprocessor / tile.blocks)
     rounds = ceil_div(works(problem, layer, kernel), blocks)
     turns = of_multiprocessor * rounds
-    weights = 1.0 * shape.chunks * shape.shifts * shape.shift_bytes
+    weights = 1.0 * shape.k_tiles * shape.shifts * shape.shift_bytes
     brought = weights * where(resident, of_multiprocessor, turns)
     alone = (4 / (at_once * warps)) ** fitted.alone_power
-    chunk = where(resident, fitted.resident_chunk, fitted.chunk + shape.shift_groups * fitted.step)
-    chain = waves * (rounds * shape.chunks * chunk + fitted.block)
+    k_tile = where(resident, fitted.resident_k_tile, fitted.k_tile + shape.shift_groups * fitted.step)
+    chain = waves * (rounds * shape.k_tiles * k_tile + fitted.block)
     slower = 1 + where(looped, 0.0, fitted.product * most(0, shape.body_products - _FEW_PRODUCTS))
     slower = slower + where(at_once == 1, fitted.one_block, 0.0)
     slower = slower + (fitted.halves if layer.item_bytes == 2 else 0.0)

@@ -28,7 +28,7 @@ _MOST_BLOCKS = 8
 _CONSTANTS = (
     *("item_bytes", "vector_items", "sum_bytes", "planes"),
     *("phases", "phase_tiles", "block_row_tiles", "row_blocks", "shifts", "shift_groups"),
-    *("stage_steps", "chunk_channels", "chunks", "threads", "warps", "box_positions", "block_positions"),
+    *("stage_steps", "k_tile_channels", "k_tiles", "threads", "warps", "box_positions", "block_positions"),
     *("halo_columns", "halo_all_rows", "row_patches", "halo_patches", "shift_bytes", "weight_bytes", "preparing_items"),
     *("input_stages", "input_stage_bytes", "weight_stages", "stages_bytes", "joined_bytes", "shared_bytes"),
     *("turn_row_tiles", "staged_bytes", "turn_position_tiles", "turn_bytes"),
@@ -123,7 +123,7 @@ class MmaShape:
 
     @cached_property
     def shift_groups(self) -> int:
-        return ceil_div(self.shifts, self.tile.pipeline.chunk_shifts)
+        return ceil_div(self.shifts, self.tile.pipeline.k_tile_shifts)
 
     @cached_property
     def fragments_with_taps(self) -> int:
@@ -135,22 +135,22 @@ class MmaShape:
             return self.shifts * self.block_row_tiles
         return ceil_div(math.prod(self.layer.kernel) * self.block_row_tiles, self.phase_tiles)
 
-    # ---- channels: a chunk has some steps for each set of warps ----
+    # ---- channels: a k-tile has some steps for each set of warps ----
 
     @cached_property
     def stage_steps(self) -> int:
-        """Products of 32 bytes of channels in a chunk, of all sets of warps."""
-        return self.tile.warps.splits * self.tile.pipeline.chunk_steps
+        """Products of 32 bytes of channels in a k-tile, of all sets of warps."""
+        return self.tile.warps.splits * self.tile.pipeline.k_tile_steps
 
     @cached_property
-    def chunk_channels(self) -> int:
-        """Input channels of a chunk."""
+    def k_tile_channels(self) -> int:
+        """Input channels of a k-tile."""
         return self.stage_steps * (_STEP_BYTES // self.item_bytes)
 
     @cached_property
-    def chunks(self) -> int:
-        """Chunks of the input channels of a group."""
-        return ceil_div(self.layer.in_channels_per_group, self.chunk_channels)
+    def k_tiles(self) -> int:
+        """K-tiles of the input channels of a group."""
+        return ceil_div(self.layer.in_channels_per_group, self.k_tile_channels)
 
     # ---- positions: a box, and the inputs around it ----
 
@@ -202,13 +202,13 @@ class MmaShape:
 
     @cached_property
     def shift_bytes(self) -> int:
-        """Prepared weights of a block for one shift and one chunk."""
+        """Prepared weights of a block for one shift and one k-tile."""
         return self.stage_steps * self.planes * self.block_row_tiles * _FRAGMENT_BYTES
 
     @cached_property
     def weight_bytes(self) -> int:
         """All prepared weights."""
-        return self.weight_sets * (self.chunks * self.shifts * self.shift_bytes)
+        return self.weight_sets * (self.k_tiles * self.shifts * self.shift_bytes)
 
     @cached_property
     def preparing_items(self) -> int:
@@ -217,19 +217,19 @@ class MmaShape:
             return self.weight_bytes // 16
         channel_tiles = ceil_div(self.row_blocks * self.block_row_tiles, self.phase_tiles)
         taps = math.prod(self.layer.kernel) // self.tile.taps_together
-        return self.layer.groups * channel_tiles * self.chunks * self.stage_steps * taps * _LANES
+        return self.layer.groups * channel_tiles * self.k_tiles * self.stage_steps * taps * _LANES
 
     # ---- shared memory: stages of inputs and of weights, and what tells when those have landed ----
 
     @cached_property
     def input_stages(self) -> int:
         """Two where one is read while one is written, more of copied inputs."""
-        several = (self.chunks > 1) | (self.tile.pipeline.resident > 0)
+        several = (self.k_tiles > 1) | (self.tile.pipeline.resident > 0)
         return where(self.tile.pipeline.copied > 0, self.tile.pipeline.copied, where(several, 2, 1))
 
     @cached_property
     def input_stage_bytes(self) -> int:
-        """Of a chunk of a box's inputs: channel by channel if copied, else position by position."""
+        """Of a k-tile of a box's inputs: channel by channel if copied, else position by position."""
         position = self.planes * self.stage_steps * _STEP_BYTES + 16
         by_position = self.halo_all_rows * self.halo_columns * position
         copied = self.tile.pipeline.copied > 0
@@ -238,18 +238,18 @@ class MmaShape:
         # So many bytes further, copied channels that are read together lie in different banks.
         shift = 16 if self.item_bytes < 4 else 32
         places = self.halo_patches * self.tile.pipeline.patch_columns * self.item_bytes
-        by_channel = self.chunk_channels * (ceil_div(places - shift, 128) * 128 + shift)
+        by_channel = self.k_tile_channels * (ceil_div(places - shift, 128) * 128 + shift)
         return where(copied, by_channel, by_position)
 
     @cached_property
     def weight_stages(self) -> int:
-        steps = self.chunks * self.shift_groups
+        steps = self.k_tiles * self.shift_groups
         return where(self.tile.pipeline.resident > 0, steps, least(2, steps))
 
     @cached_property
     def stages_bytes(self) -> int:
         """All stages."""
-        weights = self.weight_stages * self.tile.pipeline.chunk_shifts * self.shift_bytes
+        weights = self.weight_stages * self.tile.pipeline.k_tile_shifts * self.shift_bytes
         return self.input_stages * self.input_stage_bytes + weights
 
     @cached_property
@@ -314,7 +314,7 @@ class MmaShape:
         at_least = 8 * position_tiles * self.staged_bytes
         return at_least + ((16 if self.tile.channels_last else 8 * self.staged_bytes) - at_least) % 128
 
-    # ---- who brings a chunk of inputs ----
+    # ---- who brings a k-tile of inputs ----
 
     @cached_property
     def whole_vectors(self) -> bool:
@@ -324,7 +324,7 @@ class MmaShape:
     @cached_property
     def patch_lanes(self) -> int:
         """Of a block's threads, those that share the patches of some copied channels: so that each has the fewest."""
-        patches, channels, threads = self.halo_patches, self.chunk_channels, self.threads
+        patches, channels, threads = self.halo_patches, self.k_tile_channels, self.threads
         best, fewest = threads, ceil_div(patches, threads) * channels
         for halvings in range(1, 6):
             lanes = most(1, threads >> halvings)
@@ -336,7 +336,7 @@ class MmaShape:
     @cached_property
     def thread_patches(self) -> int:
         """Patches that a thread brings: of a vector of channels, or of each of its channels."""
-        vectors = self.chunk_channels // self.vector_items
+        vectors = self.k_tile_channels // self.vector_items
         turned = ceil_div(self.halo_patches * vectors, self.threads)
         copied = self.tile.pipeline.copied > 0
         return turned if nowhere(copied) else where(copied, ceil_div(self.halo_patches, self.patch_lanes), turned)
@@ -348,24 +348,24 @@ class MmaShape:
         copied = self.tile.pipeline.copied > 0
         if nowhere(copied):
             return loads
-        channels = ceil_div(self.chunk_channels * self.patch_lanes, self.threads)
+        channels = ceil_div(self.k_tile_channels * self.patch_lanes, self.threads)
         return where(copied, self.thread_patches * channels, loads)
 
     # ---- what a compiler and a GPU are expected to make of it; the kernel knows nothing of this ----
 
     @cached_property
     def body_products(self) -> int:
-        """Products of a warp for one chunk, of each set: the body of a loop."""
+        """Products of a warp for one k-tile, of each set: the body of a loop."""
         return self.shifts * self.step_products
 
     @cached_property
     def step_products(self) -> int:
         """Those of one shift."""
-        return self.tile.pipeline.chunk_steps * self.tile.warps.row_tiles * self.tile.warps.position_tiles
+        return self.tile.pipeline.k_tile_steps * self.tile.warps.row_tiles * self.tile.warps.position_tiles
 
     @cached_property
     def held(self) -> int:
-        """Registers of a thread's part of a chunk of inputs."""
+        """Registers of a thread's part of a k-tile of inputs."""
         words = most(1, self.tile.pipeline.patch_columns * self.item_bytes // 4)
         words = 4 if self.whole_vectors else self.vector_items * words
         return where(self.tile.pipeline.copied > 0, 0, self.thread_patches * words)

@@ -40,14 +40,14 @@ class Box:
 class Pipeline:
     """What is on its way to shared memory.
 
-    A stage holds ``chunk_steps`` times 32 bytes of input channels for each set of warps, and weights of
-    ``chunk_shifts`` shifts. ``resident`` weights have a stage for each chunk, and a block goes through several boxes
+    A stage holds ``k_tile_steps`` times 32 bytes of input channels for each set of warps, and weights of
+    ``k_tile_shifts`` shifts. ``resident`` weights have a stage for each k-tile, and a block goes through several boxes
     with them. Contiguous inputs are loaded ``patch_columns`` at a time, and turned on their way through registers, or
     ``copied`` as they lie into as many stages.
     """
 
-    chunk_steps: int
-    chunk_shifts: int
+    k_tile_steps: int
+    k_tile_shifts: int
     patch_columns: int
     copied: int
     resident: int

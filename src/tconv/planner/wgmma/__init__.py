@@ -85,8 +85,8 @@ class _Wgmma(Family[WgmmaTile]):
             f"a box of {box.images} x {box.depths} x {box.rows} x {box.columns} positions (images, slabs, rows, "
             f"columns): {own.box_positions} of {own.block_positions} multiplied",
             f"{tile.position_tiles} tiles of 64 positions for each of two warpgroups, {stacked}",
-            f"{own.visits} visits to each of {own.chunks} chunks of {own.chunk_channels} channels; {tile.input_stages} "
-            f"stages of inputs, {kind}, and {weights}",
+            f"{own.visits} visits to each of {own.k_tiles} k-tiles of {own.k_tile_channels} channels; "
+            f"{tile.input_stages} stages of inputs, {kind}, and {weights}",
             f"first of {tried} tiles by the model, for sizes like these: {best.seconds * 1e3:.3f} ms ({limits})",
         )
 

@@ -18,7 +18,7 @@ PRODUCT_ROWS = (16, 32, 48, 64, 96, 128, 144, 160, 192, 240, 256)
 _MOST_SUMS, _MOST_REGISTERS, _MOST_EXACT_REGISTERS, _MOST_EXACT_REGISTERS_UNROLLED = 128, 192, 168, 136
 #: Shifts along the height whose exact sums may leave the tensor core together.
 _MOST_EXACT_VISITS = 4
-#: Products of a chunk that the compiler unrolls where it knows the phases.
+#: Products of a k-tile that the compiler unrolls where it knows the phases.
 _MOST_PRODUCTS = 512
 _MOST_INPUT_STAGES, _MOST_WEIGHT_STAGES = 4, 12
 
@@ -31,7 +31,7 @@ def wgmma_tile(
     phases: int,
     position_tiles: int,
     stacked: int,
-    chunk_steps: int,
+    k_tile_steps: int,
     patch_columns: int,
     channels_last: bool = False,
     prepared_inputs: int = 0,
@@ -43,7 +43,7 @@ def wgmma_tile(
         phases=phases,
         position_tiles=position_tiles,
         stacked=stacked,
-        chunk_steps=chunk_steps,
+        k_tile_steps=k_tile_steps,
         input_stages=1,
         raw_stages=0,
         weight_stages=2,
@@ -86,7 +86,7 @@ def with_stages(layer: Layer, tile: WgmmaTile, most_shared: int) -> WgmmaTile:
 def with_resident_weights(layer: Layer, tile: WgmmaTile) -> WgmmaTile:
     """`tile` with weights that stay."""
     shape = WgmmaShape(layer, tile)
-    return replace(tile, resident=1, weight_stages=shape.chunks * shape.visits)
+    return replace(tile, resident=1, weight_stages=shape.k_tiles * shape.visits)
 
 
 def phase_choices(layer: Layer) -> list[int]:
@@ -120,7 +120,7 @@ def suits(shape: WgmmaShape) -> bool:
     registers = of_exact if shape.exact else _MOST_REGISTERS
     few = (shape.sums <= _MOST_SUMS) & (shape.sums + of_fragments <= registers)
     few = few & ((shape.row_visits <= _MOST_EXACT_VISITS) | (not shape.exact))
-    unrolled = shape.taps * shape.tile.chunk_steps * shape.tile.position_tiles
+    unrolled = shape.taps * shape.tile.k_tile_steps * shape.tile.position_tiles
     few = few & (unrolled * shape.known <= _MOST_PRODUCTS)
     return of_product & few & (shape.thread_patches <= MOST_PATCHES)
 

@@ -76,7 +76,7 @@ def candidates(
     if not rows:
         return None
     prepared, position_tiles, stacked, channels, phases, *box, patch = np.repeat(np.array(rows).T, len(_STEPS), axis=1)
-    chunk_steps: Array = np.tile(np.array(_STEPS), len(rows))
+    k_tile_steps: Array = np.tile(np.array(_STEPS), len(rows))
     tile = wgmma_tile(
         layer,
         box=(box[0], box[1], box[2], box[3]),
@@ -84,7 +84,7 @@ def candidates(
         phases=phases,
         position_tiles=position_tiles,
         stacked=stacked,
-        chunk_steps=chunk_steps,
+        k_tile_steps=k_tile_steps,
         patch_columns=patch,
         channels_last=channels_last,
         prepared_inputs=prepared,
@@ -105,7 +105,7 @@ def candidates(
 def _may_stay(problem: Problem, layer: Layer, tile: WgmmaTile, gpu: Gpu) -> Array:
     """Where a block's weights may stay in shared memory, and are read more than once."""
     shape, kernel = WgmmaShape(layer, tile), launching(layer, tile, gpu.multiprocessors)
-    few = (shape.chunks * shape.visits <= _MOST_RESIDENT) & (shape.weight_sets <= gpu.multiprocessors)
+    few = (shape.k_tiles * shape.visits <= _MOST_RESIDENT) & (shape.weight_sets <= gpu.multiprocessors)
     few = few & can_stay(shape) & (shape.set_bytes <= gpu.shared_bytes_per_block)
     return few & (works(problem, layer, kernel) > kernel.at_once)
 

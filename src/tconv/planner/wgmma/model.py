@@ -31,7 +31,7 @@ class Constants:
         promotion: the same of an exact sum that leaves the tensor core.
         visit: the same from one visit to the next.
         matrices: the same where fragments come by ldmatrix.
-        chunk: the same from one chunk to the next.
+        k-tile: the same from one k-tile to the next.
         copy: cycles of a loading warp for what its threads bring at once.
         register: the same, of a patch that goes through registers.
         eight: cycles of a loading warp to turn eight places of 32 channels.
@@ -63,7 +63,7 @@ class Constants:
     promotion: float = 18
     visit: float = 231.8
     matrices: float = 132.6
-    chunk: float = 26.79
+    k_tile: float = 26.79
     copy: float = 23.15
     register: float = 568
     eight: float = 97.96
@@ -118,32 +118,34 @@ def predict(problem: Problem, layer: Layer, tile: WgmmaTile, gpu: Gpu, fitted: C
     of_block = 1.0 * rounds(problem, layer, kernel)
 
     # Of a box, in cycles. A product of N rows takes the tensor core N / 2 of them.
-    visits = 1.0 * shape.chunks * shape.visits / shape.row_visits
-    steps = visits * tile.chunk_steps
-    rows = 1.0 * shape.chunk_pieces * tile.channels * tile.chunk_steps * shape.chunks * tile.position_tiles * CONSUMERS
+    visits = 1.0 * shape.k_tiles * shape.visits / shape.row_visits
+    steps = visits * tile.k_tile_steps
+    rows = (
+        1.0 * shape.k_tile_pieces * tile.channels * tile.k_tile_steps * shape.k_tiles * tile.position_tiles * CONSUMERS
+    )
     rows = rows * (3 if shape.exact else 1)
     products = fitted.product * rows * most(0.5, fitted.narrow / shape.product_rows)
-    input_bytes = 1.0 * shape.chunks * shape.halo_all_rows * shape.row_places * shape.chunk_bytes
+    input_bytes = 1.0 * shape.k_tiles * shape.halo_all_rows * shape.row_places * shape.k_tile_bytes
     shared = fitted.fragment * steps * shape.fragments * CONSUMERS + rows / 4 + input_bytes / 128
     # A warpgroup waits for these while the other one's products go on.
     visit = where(shape.by_channel & (shape.item_bytes == 4), fitted.visit, fitted.matrices)
-    waits = fitted.batch * steps / shape.batch_steps + visit * visits + fitted.chunk * shape.chunks
+    waits = fitted.batch * steps / shape.batch_steps + visit * visits + fitted.k_tile * shape.k_tiles
     if shape.exact:  # sums of a batch are added, and begin anew
         waits = waits + fitted.promotion * shape.sums / 2 * steps / shape.batch_steps
 
-    patches = 1.0 * shape.halo_patches * shape.chunks
-    vectors = 1.0 * shape.halo_all_rows * shape.row_places * (shape.chunk_bytes // 16) * shape.chunks
+    patches = 1.0 * shape.halo_patches * shape.k_tiles
+    vectors = 1.0 * shape.halo_all_rows * shape.row_places * (shape.k_tile_bytes // 16) * shape.k_tiles
     one_by_one = shape.by_channel | shape.turned
-    copies = where(one_by_one, patches * shape.chunk_channels, vectors) / 32
-    by_register = fitted.register * patches * (shape.chunk_bytes // 16) / 32
+    copies = where(one_by_one, patches * shape.k_tile_channels, vectors) / 32
+    by_register = fitted.register * patches * (shape.k_tile_bytes // 16) / 32
     loading = where(one_by_one | shape.by_place, fitted.copy * copies, by_register)
     turning = where(shape.unaligned, fitted.unaligned, fitted.eight) * vectors / 32
     loading = (loading + where(shape.turned, turning, 0.0)) / 3
     # One stage is copied to, and then turned from.
-    loading = loading + where(tile.raw_stages == 1, fitted.latency * shape.chunks, 0.0)
+    loading = loading + where(tile.raw_stages == 1, fitted.latency * shape.k_tiles, 0.0)
     deep = where(shape.turned, 1.0 * tile.raw_stages, tile.input_stages - 0.5)
-    arriving = fitted.latency * shape.chunks / deep
-    ring = fitted.weights * shape.chunks * shape.visits / (tile.weight_stages - 0.5)
+    arriving = fitted.latency * shape.k_tiles / deep
+    ring = fitted.weights * shape.k_tiles * shape.visits / (tile.weight_stages - 0.5)
     ring = ring / where(tile.resident > 0, of_block, 1.0)
 
     outputs = 1.0 * shape.block_positions * tile.phases * tile.channels
@@ -170,7 +172,7 @@ def predict(problem: Problem, layer: Layer, tile: WgmmaTile, gpu: Gpu, fitted: C
     scattered = where(run_bytes < 32, fitted.scattered * sectors, 0.0)
     weights = shape.set_bytes / where(tile.resident > 0, of_block, 1.0)
     # Of contiguous rows, the sectors of memory in which they lie.
-    sectors = 16.0 * shape.halo_all_rows * shape.chunks * shape.chunk_channels
+    sectors = 16.0 * shape.halo_all_rows * shape.k_tiles * shape.k_tile_channels
     # Of what a halo has, only inputs come.
     maps = 1.0 * tile.box.images * math.prod(problem.input_size) * layer.in_channels_per_group * layer.item_bytes
     from_cache = least(input_bytes + where(inputs_last, 0.0, sectors), maps)

@@ -22,7 +22,7 @@ _CONSTANTS = (
     *("item_bytes", "vector_items", "threads", "phases", "phase_sets", "channel_blocks", "weight_sets"),
     *("planes", "shifts", "taps", "products", "product_rows", "visits", "row_visits", "fragments"),
     *("batch_steps", "batches"),
-    *("chunk_bytes", "chunk_channels", "chunks", "block_positions", "box_positions", "stacked_rows"),
+    *("k_tile_bytes", "k_tile_channels", "k_tiles", "block_positions", "box_positions", "stacked_rows"),
     *("halo_columns", "halo_all_rows", "row_patches", "halo_patches", "row_places", "channel_bytes", "place_bytes"),
     *(
         "input_stage_bytes",
@@ -31,7 +31,7 @@ _CONSTANTS = (
         "thread_patches",
         "piece_bytes",
         "weight_stage_bytes",
-        "chunk_pieces",
+        "k_tile_pieces",
     ),
     *("weight_bytes", "preparing_items", "run", "by_runs", "staged_bytes", "shared_bytes"),
 )
@@ -143,7 +143,7 @@ class WgmmaShape:
 
     @cached_property
     def visits(self) -> int:
-        """How often a block stops in a chunk: at each shift, or at each tap of its phase."""
+        """How often a block stops in a k-tile: at each shift, or at each tap of its phase."""
         width = self.layer.axes[2]
         of_width = where(self.single, width.taps_per_phase, shift_count(width))
         return where(self.alone, self.taps_alone * of_width, self.shifts)
@@ -162,8 +162,8 @@ class WgmmaShape:
     def batch_steps(self) -> int:
         """Steps whose products are on their way together."""
         if self.exact:
-            return least(self.tile.chunk_steps, where(self.row_visits > 2, 1, 4 // self.row_visits))
-        return where((self.tile.chunk_steps == 4) & (2 * self.fragments <= 6), 2, 1)
+            return least(self.tile.k_tile_steps, where(self.row_visits > 2, 1, 4 // self.row_visits))
+        return where((self.tile.k_tile_steps == 4) & (2 * self.fragments <= 6), 2, 1)
 
     @cached_property
     def batches(self) -> int:
@@ -173,16 +173,16 @@ class WgmmaShape:
     # ---- channels ----
 
     @cached_property
-    def chunk_bytes(self) -> int:
-        return self.tile.chunk_steps * _STEP_BYTES
+    def k_tile_bytes(self) -> int:
+        return self.tile.k_tile_steps * _STEP_BYTES
 
     @cached_property
-    def chunk_channels(self) -> int:
-        return self.chunk_bytes // self.item_bytes
+    def k_tile_channels(self) -> int:
+        return self.k_tile_bytes // self.item_bytes
 
     @cached_property
-    def chunks(self) -> int:
-        return ceil_div(self.layer.in_channels_per_group, self.chunk_channels)
+    def k_tiles(self) -> int:
+        return ceil_div(self.layer.in_channels_per_group, self.k_tile_channels)
 
     # ---- positions ----
 
@@ -278,17 +278,17 @@ class WgmmaShape:
     @cached_property
     def place_bytes(self) -> int:
         """From a place to the next."""
-        return where(self.by_channel, self.item_bytes, self.chunk_bytes + 16)
+        return where(self.by_channel, self.item_bytes, self.k_tile_bytes + 16)
 
     @cached_property
     def input_stage_bytes(self) -> int:
         by_place = self.halo_all_rows * self.row_places * self.place_bytes
-        return where(self.by_channel, self.chunk_channels * self.channel_bytes, by_place)
+        return where(self.by_channel, self.k_tile_channels * self.channel_bytes, by_place)
 
     @cached_property
     def raw_stage_bytes(self) -> int:
         """What is turned from."""
-        return where(self.turned, self.chunk_channels * self.channel_bytes, 0)
+        return where(self.turned, self.k_tile_channels * self.channel_bytes, 0)
 
     @cached_property
     def patch_lanes(self) -> int:
@@ -301,7 +301,7 @@ class WgmmaShape:
         return where(self.by_channel | self.turned, best, LOADERS)
 
     def _copies(self, lanes: int) -> int:
-        return ceil_div(self.halo_patches, lanes) * ceil_div(self.chunk_channels, LOADERS // lanes)
+        return ceil_div(self.halo_patches, lanes) * ceil_div(self.k_tile_channels, LOADERS // lanes)
 
     @cached_property
     def thread_patches(self) -> int:
@@ -312,15 +312,15 @@ class WgmmaShape:
 
     @cached_property
     def piece_bytes(self) -> int:
-        """One tap's channels of a block in a chunk."""
-        return self.planes * self.tile.channels * self.chunk_bytes
+        """One tap's channels of a block in a k-tile."""
+        return self.planes * self.tile.channels * self.k_tile_bytes
 
     @cached_property
     def weight_stage_bytes(self) -> int:
         return self.tile.phases * self.piece_bytes
 
     @cached_property
-    def chunk_pieces(self) -> int:
+    def k_tile_pieces(self) -> int:
         if self.uniform:
             return self.shifts * self.tile.phases
         of_row = self.taps_alone * self.layer.kernel[2]
@@ -329,7 +329,7 @@ class WgmmaShape:
     @cached_property
     def set_bytes(self) -> int:
         """Prepared weights of a block."""
-        return self.chunks * self.chunk_pieces * self.piece_bytes
+        return self.k_tiles * self.k_tile_pieces * self.piece_bytes
 
     @cached_property
     def weight_bytes(self) -> int:
@@ -338,8 +338,8 @@ class WgmmaShape:
 
     @cached_property
     def preparing_items(self) -> int:
-        """Threads that prepare the weights, each every second vector of a tap's channels in a chunk."""
-        return self.layer.groups * self.channel_blocks * self.chunks * self.tile.channels * self.taps * 2
+        """Threads that prepare the weights, each every second vector of a tap's channels in a k-tile."""
+        return self.layer.groups * self.channel_blocks * self.k_tiles * self.tile.channels * self.taps * 2
 
     # ---- shared memory and registers ----
 

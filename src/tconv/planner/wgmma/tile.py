@@ -24,7 +24,7 @@ class WgmmaTile:
 
     A block has ``channels`` output channels in each of ``phases`` phases; a warpgroup has ``position_tiles`` tiles of
     64 positions of its box, which are ``stacked`` along its rows, or else follow each other. A stage of inputs holds
-    ``chunk_steps`` times 32 bytes of channels; there are so many stages of inputs and of weights. Contiguous inputs are
+    a k-tile, ``k_tile_steps`` times 32 bytes of channels. Contiguous inputs are
     loaded ``patch_columns`` at a time; those of 16-bit types into ``raw_stages`` from which they are turned, but where
     all taps read the same column, and eight columns are loaded at a time. Or input and output are ``channels_last``; or
     contiguous inputs are ``prepared_inputs``, brought into that order by a kernel before.
@@ -36,7 +36,7 @@ class WgmmaTile:
     phases: int
     position_tiles: int
     stacked: int
-    chunk_steps: int
+    k_tile_steps: int
     input_stages: int
     raw_stages: int
     weight_stages: int
