@@ -38,9 +38,10 @@ def _fill(y, launch, x, weight, bias, *operands):
     # ---- where weights are prepared
     bias = None if bias is None else bias.contiguous()
     # ---- where programs are computed
-    operands = [t.contiguous() for t in operands]
-    # Outputs that lie together are read at once.
-    operands = [t.clone() if t.data_ptr() % 16 else t for t in operands]
+    if operands:
+        operands = [t.contiguous() for t in operands]
+        # Outputs that lie together are read at once.
+        operands = [t.clone() if t.data_ptr() % 16 else t for t in operands]
     # ---- where programs are computed
     if launch.samples >= launch.batch:
         return _launch(launch, x, weight, bias, y, *operands)

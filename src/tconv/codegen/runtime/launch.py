@@ -76,7 +76,7 @@ def _launch(launch, x, weight, bias, y, *operands):
     stream = torch._C._cuda_getCurrentRawStream(device.index)  # torch.cuda.current_stream() takes as long as a launch
     sizes = (launch.y_channels, x.shape[0], *launch.input_size, *launch.output_size)
     # ---- where programs are computed
-    sizes += tuple(t.data_ptr() for t in operands)
+    sizes += tuple([t.data_ptr() for t in operands])
     # ---- where programs are computed
     error = _extension(kernel.family, gpu.capability)(kernel.place, stream, gpu.multiprocessors, *pointers, *sizes)
     if error:

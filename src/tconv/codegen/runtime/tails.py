@@ -58,16 +58,19 @@ def _is_plain(module):
 
 
 # ---- where programs are computed
-# What sees a module's result, the gradient of that, or all arguments of a call; hooks that see its inputs alone may.
-_HOOKS = (
-    *("_forward_hooks", "_backward_hooks", "_backward_pre_hooks", "_forward_pre_hooks_with_kwargs"),
-    "_compiled_call_impl",
-)
 _GLOBAL_HOOKS = tuple(f"_global_{name}_hooks" for name in ("forward", "forward_pre", "backward", "backward_pre"))
 
 
 def _is_hooked(module):
-    return any(map(vars(module).get, _HOOKS))
+    """What sees a module's result, the gradient of that, or all arguments of a call; hooks on its inputs alone may."""
+    own = vars(module)
+    return (
+        own["_forward_hooks"]
+        or own["_backward_hooks"]
+        or own.get("_backward_pre_hooks")
+        or own.get("_forward_pre_hooks_with_kwargs")
+        or own.get("_compiled_call_impl")
+    )
 
 
 def _watched():
@@ -115,9 +118,11 @@ class _Tail:
                 kind = _kind(tuple(value.shape), shape)
                 if kind is None or value.dtype != like.dtype or value.device != like.device:
                     return None, ()
-                place = next((n for n, tensor in enumerate(tensors) if tensor is value), len(tensors))
-                tensors[place:] = tensors[place:] or [value]
-                said.append(f"{kind}{place}")  # of one that is there twice the calls are others
+                places = [place for place, tensor in enumerate(tensors) if tensor is value]
+                if not places:
+                    places = [len(tensors)]
+                    tensors.append(value)
+                said.append(f"{kind}{places[0]}")  # of one that is there twice the calls are others
             elif value is None or type(value) in (bool, int, float, str, torch.dtype):
                 said.append(repr(value))  # equal numbers are not the same: 0.0 and -0.0, 1 and True
             elif type(value) is torch.device and torch.empty(0, device=value).device in (like.device, _CPU):
