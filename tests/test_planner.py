@@ -76,7 +76,7 @@ def test_plans_can_be_launched(problem):
     shape = DirectShape(layer, tile)
     assert plan.grid % shape.parts == 0
     assert 0 < plan.grid < 2**31
-    assert shape.thread_sums <= 96, "sums beyond what registers hold"
+    assert shape.thread_accumulators <= 96, "more accumulators than registers hold"
     if not shape.resident:
         blocks = plan.grid // shape.parts
         assert blocks * shape.block_runs >= runs_of(problem, tile), "a staged block does not go on to further runs"
@@ -91,7 +91,9 @@ def test_plans_can_be_launched(problem):
 def test_small_problems_get_small_blocks():
     small = replace(STRIDED_DILATED, batch=1, input_size=(1, 6, 9))
     few, many = (DIRECT.plan(problem, H200).kernel for problem in (small, STRIDED_DILATED))
-    few_sums, many_sums = (DirectShape(STRIDED_DILATED.layer, kernel.tile).thread_sums for kernel in (few, many))
+    few_sums, many_sums = (
+        DirectShape(STRIDED_DILATED.layer, kernel.tile).thread_accumulators for kernel in (few, many)
+    )
     assert few.threads // few.tile.splits * few_sums < many.threads // many.tile.splits * many_sums
 
 

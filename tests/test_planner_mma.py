@@ -245,7 +245,7 @@ def test_a_dense_layer_runs_on_tensor_cores_in_every_precision(precision):
     assert plan.kernel.family == "mma"
     assert plan.predicted_seconds < DIRECT.plan(problem, H200).predicted_seconds / 1.5
     shape, warps = MmaShape(problem.layer, plan.kernel.tile), plan.kernel.tile.warps
-    assert warps.row_tiles * warps.position_tiles * shape.sum_bytes * shape.planes <= 128, "registers"
+    assert warps.row_tiles * warps.position_tiles * shape.accumulator_bytes * shape.planes <= 128, "registers"
 
 
 def test_a_kernel_that_loads_several_inputs_of_a_row_at_once_needs_rows_of_so_many():

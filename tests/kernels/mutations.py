@@ -83,8 +83,8 @@ MUTATIONS = {
         "plain",
     ),
     "partial channel tile written": (
-        "const int c = n / Shape::sum_rows;\n      if (!Shape::whole_channels && c >= left) break;",
-        "const int c = n / Shape::sum_rows;",
+        "const int c = n / Shape::accumulator_rows;\n      if (!Shape::whole_channels && c >= left) break;",
+        "const int c = n / Shape::accumulator_rows;",
         "2d-k3-s5-d2-fp32-wide",
         "plain",
     ),
@@ -190,7 +190,7 @@ MUTATIONS = {
         "2d-asymmetric-grouped-fp32-split",
         "plain",
     ),
-    "sums joined before they are there": (
+    "accumulators joined before they are there": (
         "  __syncthreads();\n  if (split == 0) {",
         "  if (split == 0) {",
         "2d-asymmetric-grouped-fp32-split",
@@ -403,13 +403,13 @@ MUTATIONS_OF_MMA = {
         "mma-1d-k40-s20-staged-tf32-split",
         "plain",
     ),
-    "sums joined before they are there": (
+    "accumulators joined before they are there": (
         "  __syncthreads();\n  if (split > 0) return false;",
         "  if (split > 0) return false;",
         "mma-1d-k4-s2-fp32-split",
         "thread",
     ),
-    "sums put over a stage that is still read": (
+    "accumulators put over a stage that is still read": (
         "    if (!Tile::Pipeline::resident)\n      __syncthreads();  // Nobody",
         "    // Nobody",
         "mma-1d-k64-s32-fp32-split",
@@ -451,7 +451,7 @@ MUTATIONS_OF_MMA = {
         "mma-1d-k20-s10-full-tf32_rna-last",
         "plain",
     ),
-    "exact sums of one shift only": (
+    "exact accumulators of one shift only": (
         "of_group < first + Shape::shifts_together",
         "of_group < first + 1",
         "mma-2d-staged-fp32-wide",
@@ -475,7 +475,7 @@ MUTATIONS_OF_MMA = {
         "mma-2d-k3-s1-fp64-flat",
         "plain",
     ),
-    "half of a tile's sums joined twice": (
+    "half of a tile's accumulators joined twice": (
         "own[n % vectors * items + k] += theirs",
         "own[k] += theirs",
         "mma-1d-k4-s2-fp64-split",
@@ -526,7 +526,7 @@ MUTATIONS_OF_WGMMA = {
         "wgmma-2d-dense-tf32_rna-last",
         "plain",
     ),
-    "sums stored before their products are done": (
+    "accumulators stored before their products are done": (
         "    products.template wait<0>();\n    __syncwarp();",
         "    __syncwarp();",
         "wgmma-2d-staged-tf32-all",
@@ -586,13 +586,13 @@ MUTATIONS_OF_WGMMA = {
         "wgmma-2d-k3-s1-fp32-all",
         "plain",
     ),
-    "exact sums of a batch kept for the next one": (
-        "if (Shape::exact) clear(batch_sums);",
-        "if (Shape::exact && weights.turn == 0) clear(batch_sums);",
+    "exact accumulators of a batch kept for the next one": (
+        "if (Shape::exact) clear(batch_accumulators);",
+        "if (Shape::exact && weights.turn == 0) clear(batch_accumulators);",
         "wgmma-2d-k3-s1-fp32-all",
         "plain",
     ),
-    "exact sums added before their products are done": (
+    "exact accumulators added before their products are done": (
         "        products.template wait<0>();\n#pragma unroll\n",
         "#pragma unroll\n",
         "wgmma-2d-k3-s1-fp32-one",

@@ -61,7 +61,7 @@ def instances() -> Iterator[Instance]:
 
 
 def _tiles(layer: Layer, number: int, every: bool) -> dict[str, DirectTile]:
-    """By name: a tile for narrow maps, and those others whose turn it is and whose sums fit a thread."""
+    """By name: a tile for narrow maps, and those others whose turn it is and whose accumulators fit a thread."""
     if phases_on_lanes(layer):
         return {"narrow": direct_tile(layer, 1, 2, 2, splits=2, lanes=64), "wide": default_tile(layer)}
     others = {

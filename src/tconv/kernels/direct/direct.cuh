@@ -44,7 +44,7 @@
 // ---- where Shape::stacked
 // ---- where Tile::splits > 1
 //
-// `splits` such sets of warps share the input channels; the first adds the others' sums to its own, in order.
+// `splits` such sets of warps share the input channels; the first adds the others' accumulators to its own, in order.
 // ---- where Tile::splits > 1
 //
 // Several positions a thread let each weight from shared memory serve several products; several channels do the same
@@ -231,7 +231,7 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
       const int first_height_tap = Shape::stacked ? 0 : Height::first_tap(height_phase);
       const bool has_taps =
           !Shape::phases_without_taps || (first_depth_tap < Depth::kernel && first_height_tap < Height::kernel);
-      DirectSums<Layer, Tile> sums = {};
+      DirectAccumulators<Layer, Tile> accumulators = {};
 
       for (int depth_tap = first_depth_tap; depth_tap < Depth::kernel; depth_tap += Depth::tap_period)
         for (int height_tap = first_height_tap; height_tap < Height::kernel; height_tap += height_step) {
@@ -260,16 +260,17 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
                   own_weights + (Shape::resident ? weight_row * Shape::row_items : 0);
               if (Shape::tiled)
                 direct_multiply_tiles<Layer, Tile>(row_weights, rows, input_plane, k_tile, tile_inputs, tiles,
-                                                   tile_row * Shape::tile_pitch + tile_column, split, stage, sums);
+                                                   tile_row * Shape::tile_pitch + tile_column, split, stage,
+                                                   accumulators);
               else  // rows outside the input are not read, whatever their address
                 direct_multiply<Layer, Tile>(row_weights, rows + static_cast<long long>(top_row) * input_width + width,
                                              input_width, width, input_columns, input_plane, k_tile, own_phase,
-                                             tap_k_tile, split, sums);
+                                             tap_k_tile, split, accumulators);
             }
         }
 
       if (Tile::splits > 1) {
-        direct_join<Layer, Tile>(sums, split, tiles + Shape::split_start);
+        direct_join<Layer, Tile>(accumulators, split, tiles + Shape::split_start);
         if (split > 0) continue;
       }
       const int slab = depth * Depth::stride + depth_phase;
@@ -279,18 +280,19 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
       const long long start = ((plane * out_depth + slab) * out_height + row) * output_width;
       const int plane_rows = inside ? out_height : 0, column = width * Width::stride - Tile::origin;
       if (!Shape::exchange) {
-        direct_store_single<Layer, Tile, Program>(sums, channels, program, start, output_plane, row, plane_rows, column,
-                                                  output_width, CO - own_channel, own_phase, y);
+        direct_store_single<Layer, Tile, Program>(accumulators, channels, program, start, output_plane, row, plane_rows,
+                                                  column, output_width, CO - own_channel, own_phase, y);
       } else if (in_vectors) {
-        direct_store_vectors<Layer, Tile, Program>(sums, channels, program, start, output_plane, row, plane_rows,
-                                                   column, output_width, CO - own_channel, y);
+        direct_store_vectors<Layer, Tile, Program>(accumulators, channels, program, start, output_plane, row,
+                                                   plane_rows, column, output_width, CO - own_channel, y);
       } else {
         if (!Shape::resident) {
           if (Tile::splits == 1) __syncthreads();  // the weights have been read
           direct_clear_buffer<Layer, Tile>(buffer);
         }
-        direct_store_exchanged<Layer, Tile, Program>(has_taps, lane, sums, channels, program, start, output_plane, row,
-                                                     plane_rows, column, output_width, CO - own_channel, buffer, y);
+        direct_store_exchanged<Layer, Tile, Program>(has_taps, lane, accumulators, channels, program, start,
+                                                     output_plane, row, plane_rows, column, output_width,
+                                                     CO - own_channel, buffer, y);
       }
     }
   }

@@ -1,7 +1,7 @@
-// direct: products of the inputs and weights of a stage, and their sums. `direct.cuh` has the picture.
+// direct: products of the inputs and weights of a stage, and their accumulators. `direct.cuh` has the picture.
 #pragma once
 #include "direct/inputs.cuh"
-#include "direct/sums.cuh"
+#include "direct/accumulators.cuh"
 
 namespace tconv {
 
@@ -10,7 +10,7 @@ namespace tconv {
 // `own_weights` are the thread's of the group's first channel.
 template <class Layer, class Tile, class Accumulator>
 TCONV_DEVICE void direct_add(const DirectInputs<Layer, Tile>& inputs, const Accumulator* own_weights, int first_phase,
-                             int tap_k_tile, DirectSums<Layer, Tile>& sums) {
+                             int tap_k_tile, DirectAccumulators<Layer, Tile>& accumulators) {
   using Shape = DirectShape<Layer, Tile>;
 #pragma unroll
   for (int k = 0; k < Tile::unroll; ++k)
@@ -33,9 +33,10 @@ TCONV_DEVICE void direct_add(const DirectInputs<Layer, Tile>& inputs, const Accu
             for (int p = 0; p < Tile::positions; ++p)
 #pragma unroll
               for (int c = 0; c < Tile::channels; ++c) {
-                Accumulator& sum = sums.values[Shape::sum_row(v, row_tap)][a][p][c];
-                sum = multiply_add(inputs.values[k][Shape::input_row(v, row_tap)][direct_slot<Layer, Tile>(a, j)][p],
-                                   weights[first_weight + c], sum);
+                Accumulator& accumulator = accumulators.values[Shape::accumulator_row(v, row_tap)][a][p][c];
+                accumulator =
+                    multiply_add(inputs.values[k][Shape::input_row(v, row_tap)][direct_slot<Layer, Tile>(a, j)][p],
+                                 weights[first_weight + c], accumulator);
               }
         }
     }
@@ -50,7 +51,7 @@ TCONV_DEVICE void direct_multiply(const Accumulator* stage_weights, const typena
                                   int row_pitch, int stage_column,
                                   const int (&columns)[DirectShape<Layer, Tile>::input_rows],
                                   typename Layer::Index plane, int channels, int first_phase, int tap_k_tile, int split,
-                                  DirectSums<Layer, Tile>& sums) {
+                                  DirectAccumulators<Layer, Tile>& accumulators) {
   using Shape = DirectShape<Layer, Tile>;
   const int first = split * Tile::unroll;
   const int column = stage_column - (Shape::all_taps ? 0 : tap_k_tile * Shape::Width::shift_period);
@@ -61,7 +62,7 @@ TCONV_DEVICE void direct_multiply(const Accumulator* stage_weights, const typena
   if (Tile::ahead && first < channels)
     direct_load<Layer, Tile>(from, row_pitch, column, columns, plane, channels - first, first_phase, tap_k_tile,
                              inputs);
-  DirectSums<Layer, Tile> chain;
+  DirectAccumulators<Layer, Tile> chain;
   if (Shape::chained) chain = {};
   int links = 0;
 #pragma unroll 1
@@ -74,15 +75,15 @@ TCONV_DEVICE void direct_multiply(const Accumulator* stage_weights, const typena
     const int left = channels - group - Shape::stage_channels;
     if (Tile::ahead && left > 0)
       direct_load<Layer, Tile>(from, row_pitch, column, columns, plane, left, first_phase, tap_k_tile, next);
-    direct_add<Layer, Tile>(inputs, own_weights, first_phase, tap_k_tile, Shape::chained ? chain : sums);
+    direct_add<Layer, Tile>(inputs, own_weights, first_phase, tap_k_tile, Shape::chained ? chain : accumulators);
     if (Shape::chained && ++links == Shape::chain_groups) {
-      direct_end_chain<Layer, Tile>(chain, sums);
+      direct_end_chain<Layer, Tile>(chain, accumulators);
       links = 0;
     }
     if (Tile::ahead) inputs = next;
     own_weights += Shape::stage_channels * Shape::channel_items;
   }
-  if (Shape::chained) direct_end_chain<Layer, Tile>(chain, sums);
+  if (Shape::chained) direct_end_chain<Layer, Tile>(chain, accumulators);
 }
 
 // Adds the products of one stage of weights with inputs that the whole block brings to shared memory, `unroll * splits`
@@ -94,11 +95,11 @@ template <class Layer, class Tile, class Accumulator>
 TCONV_DEVICE void direct_multiply_tiles(const Accumulator* stage_weights, const typename Layer::Element* slab,
                                         typename Layer::Index plane, int channels, DirectTileInputs<Layer, Tile>& tile,
                                         Accumulator* stages, int own, int split, int& stage,
-                                        DirectSums<Layer, Tile>& sums) {
+                                        DirectAccumulators<Layer, Tile>& accumulators) {
   using Shape = DirectShape<Layer, Tile>;
   const Accumulator* own_weights = stage_weights + split * Tile::unroll * Shape::channel_items;
   const typename Layer::Element* from = slab;
-  DirectSums<Layer, Tile> chain;
+  DirectAccumulators<Layer, Tile> chain;
   if (Shape::chained) chain = {};
   int links = 0;
   tile.load(from, plane, channels);
@@ -114,15 +115,15 @@ TCONV_DEVICE void direct_multiply_tiles(const Accumulator* stage_weights, const 
     if (group + split * Tile::unroll < channels) {
       DirectInputs<Layer, Tile> inputs;
       direct_read<Layer, Tile>(written + own + split * Tile::unroll * Shape::tile_items, inputs);
-      direct_add<Layer, Tile>(inputs, own_weights, 0, 0, Shape::chained ? chain : sums);
+      direct_add<Layer, Tile>(inputs, own_weights, 0, 0, Shape::chained ? chain : accumulators);
       if (Shape::chained && ++links == Shape::chain_groups) {
-        direct_end_chain<Layer, Tile>(chain, sums);
+        direct_end_chain<Layer, Tile>(chain, accumulators);
         links = 0;
       }
     }
     own_weights += Shape::stage_channels * Shape::channel_items;
   }
-  if (Shape::chained) direct_end_chain<Layer, Tile>(chain, sums);
+  if (Shape::chained) direct_end_chain<Layer, Tile>(chain, accumulators);
 }
 
 }  // namespace tconv

@@ -28,15 +28,15 @@ struct DirectShape {
   static constexpr int run_rows = phases_on_lanes ? 1 : 32 / Tile::columns;
   static constexpr int block_phases = Tile::phase_lanes * Tile::phases;
 
-  // What a thread has of the height axis: of each of its rows of positions, sums for every phase that has taps, and
-  // outputs for every phase. One phase at a time, which is known only when the kernel runs, unless stacked.
-  static constexpr int sum_rows = stacked ? Tile::rows * Height::phases_with_taps : 1;
+  // What a thread has of the height axis: of each of its rows of positions, accumulators for every phase that has taps,
+  // and outputs for every phase. One phase at a time, which is known only when the kernel runs, unless stacked.
+  static constexpr int accumulator_rows = stacked ? Tile::rows * Height::phases_with_taps : 1;
   static constexpr int output_rows = stacked ? Tile::rows * Height::stride : 1;
   static constexpr int own_row_taps = stacked ? Height::kernel : 1;
   static constexpr int top_shift = stacked ? Height::shift_of(Height::kernel - 1) : 0;
   static constexpr int input_rows = stacked ? Tile::rows + top_shift - Height::shift_of(0) : 1;
 
-  static TCONV_CONSTANT int sum_row(int row, int tap) {
+  static TCONV_CONSTANT int accumulator_row(int row, int tap) {
     if (!stacked) return 0;
     return row * Height::phases_with_taps + (Height::taps_per_phase == 1 ? tap : tap % Height::tap_period);
   }
@@ -44,9 +44,9 @@ struct DirectShape {
     return input_rows == 1 ? 0 : row + top_shift - Height::shift_of(tap);
   }
   // -1 for an output row that no tap reaches.
-  static TCONV_CONSTANT int sum_row_of_output(int output_row) {
+  static TCONV_CONSTANT int accumulator_row_of_output(int output_row) {
     const int tap = stacked ? Height::first_tap(output_row % Height::stride) : 0;
-    return tap < Height::kernel ? sum_row(output_row / (stacked ? Height::stride : 1), tap) : -1;
+    return tap < Height::kernel ? accumulator_row(output_row / (stacked ? Height::stride : 1), tap) : -1;
   }
 
   // ---- the grid ----
@@ -137,13 +137,14 @@ struct DirectShape {
   static constexpr int exchange_line_items = exchange_steps * exchange_pitch;
   static constexpr int exchange_steps_at_once = largest_divisor(exchange_steps, 10);
   // So many lines at once that loads from shared memory do not wait for each other.
-  static constexpr int exchange_lines = largest_divisor(Tile::channels * sum_rows, ceil_div(16, exchange_steps));
+  static constexpr int exchange_lines =
+      largest_divisor(Tile::channels * accumulator_rows, ceil_div(16, exchange_steps));
   static constexpr int warp_items = exchange_lines * exchange_line_items;  // of a warp's buffer
   static constexpr int exchange_items = exchange ? block_runs * warp_items : 0;
 
   // Where warps share the input channels of a run, the first adds up what the others give it.
-  static constexpr int thread_sums = sum_rows * Tile::phases * Tile::positions * Tile::channels;
-  static constexpr int split_items = (Tile::splits - 1) * thread_sums * position_threads;
+  static constexpr int thread_accumulators = accumulator_rows * Tile::phases * Tile::positions * Tile::channels;
+  static constexpr int split_items = (Tile::splits - 1) * thread_accumulators * position_threads;
 
   // Both take the place of the weights unless those stay. Then they have places of their own, as warps of a block go on
   // at different times.

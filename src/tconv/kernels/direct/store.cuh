@@ -1,10 +1,10 @@
-// direct: from the sums of a thread to outputs in memory.
+// direct: from the accumulators of a thread to outputs in memory.
 //
 // Where column phases interleave, a lane's results of one position are neighbours in memory. If they make one aligned
 // vector, the lane stores it; else the warp exchanges its results through shared memory and stores whole runs, 32
 // neighbours at a time, columns without taps written along. All rows of one output channel are stored together.
 #pragma once
-#include "direct/sums.cuh"
+#include "direct/accumulators.cuh"
 #include "primitives/epilogue.cuh"
 
 namespace tconv {
@@ -16,13 +16,13 @@ struct DirectChannels {
   typename Program::Channel of_program[Tile::channels];
 };
 
-// An output from its sum; `read` is what the program asked to be read for it, and `i` its number in that.
+// An output from its accumulator; `read` is what the program asked to be read for it, and `i` its number in that.
 template <class Layer, class Tile, class Program, class Accumulator, class Values>
-TCONV_DEVICE typename Layer::Element direct_output(Accumulator sum,
+TCONV_DEVICE typename Layer::Element direct_output(Accumulator accumulator,
                                                    const DirectChannels<Layer, Tile, Program>& channels, int channel,
                                                    const Program& program, const Values& read, int i) {
-  return from_accumulator<typename Layer::Element>(
-      program.apply(Layer::has_bias ? sum + channels.biases[channel] : sum, channels.of_program[channel], read, i));
+  return from_accumulator<typename Layer::Element>(program.apply(
+      Layer::has_bias ? accumulator + channels.biases[channel] : accumulator, channels.of_program[channel], read, i));
 }
 
 // Stores each position's column phases as one vector. Their width divides that of the output.
@@ -32,7 +32,7 @@ TCONV_DEVICE typename Layer::Element direct_output(Accumulator sum,
 // channel's is `plane` further. Planes have `height` rows, none where there is no such position, of `width` columns.
 // `left` channels are left, the thread's first among them.
 template <class Layer, class Tile, class Program>
-TCONV_DEVICE void direct_store_vectors(const DirectSums<Layer, Tile>& sums,
+TCONV_DEVICE void direct_store_vectors(const DirectAccumulators<Layer, Tile>& accumulators,
                                        const DirectChannels<Layer, Tile, Program>& channels, const Program& program,
                                        long long start, long long plane, int first_row, int height, int column,
                                        int width, int left, typename Layer::Element* y) {
@@ -47,7 +47,7 @@ TCONV_DEVICE void direct_store_vectors(const DirectSums<Layer, Tile>& sums,
     for (int r = 0; r < Shape::output_rows; ++r) {
       if (!in_range(first_row + r, height)) continue;
       Element* const row = y + (start + c * plane + static_cast<long long>(r) * width + column);
-      const int sum_row = Shape::sum_row_of_output(r);
+      const int accumulator_row = Shape::accumulator_row_of_output(r);
 #pragma unroll
       for (int p = 0; p < Tile::positions; ++p) {
         constexpr int step = Tile::columns * Width::stride;
@@ -57,9 +57,9 @@ TCONV_DEVICE void direct_store_vectors(const DirectSums<Layer, Tile>& sums,
 #pragma unroll
         for (int phase = 0; phase < Shape::vector; ++phase) {
           const int tap = Width::first_tap(phase);
-          const bool has_taps = sum_row >= 0 && tap < Width::kernel;
-          values.values[phase] = direct_output<Layer, Tile, Program>(has_taps ? sums.values[sum_row][tap][p][c] : 0,
-                                                                     channels, c, program, read, phase);
+          const bool has_taps = accumulator_row >= 0 && tap < Width::kernel;
+          values.values[phase] = direct_output<Layer, Tile, Program>(
+              has_taps ? accumulators.values[accumulator_row][tap][p][c] : 0, channels, c, program, read, phase);
         }
         if (inside) *reinterpret_cast<Wide*>(row + p * step) = values;
       }
@@ -75,9 +75,9 @@ TCONV_DEVICE void direct_clear_buffer(Accumulator* buffer) {
   for (int item = static_cast<int>(threadIdx.x) % 32; item < Shape::warp_items; item += 32) buffer[item] = 0;
 }
 
-// Stores one row of one output channel for a whole warp: from `line` of its buffer, or without sums.
+// Stores one row of one output channel for a whole warp: from `line` of its buffer, or without accumulators.
 template <class Layer, class Tile, class Program, class Accumulator>
-TCONV_DEVICE void direct_store_line(const Accumulator* line, bool has_sums, int lane,
+TCONV_DEVICE void direct_store_line(const Accumulator* line, bool has_accumulators, int lane,
                                     const DirectChannels<Layer, Tile, Program>& channels, const Program& program,
                                     int run_column, long long start, long long plane, int first_row, int height,
                                     int width, int c, int r,
@@ -100,7 +100,7 @@ TCONV_DEVICE void direct_store_line(const Accumulator* line, bool has_sums, int 
       in_line[s] = !Shape::aligned_lines || ((step > 0 || lane >= ahead) &&
                                              (step < Shape::line_steps - 1 || item < Shape::run_outputs));
       values[s] = 0;
-      if (has_sums && in_line[s]) values[s] = line[step * Shape::exchange_pitch + lane - ahead];
+      if (has_accumulators && in_line[s]) values[s] = line[step * Shape::exchange_pitch + lane - ahead];
     }
 #pragma unroll
     for (int s = 0; s < at_once; ++s) {
@@ -121,7 +121,7 @@ TCONV_DEVICE void direct_store_line(const Accumulator* line, bool has_sums, int 
 // Stores a warp's results as whole runs, by way of its `buffer` in shared memory, or a row phase that has no taps.
 // Called by whole warps.
 template <class Layer, class Tile, class Program, class Accumulator>
-TCONV_DEVICE void direct_store_exchanged(bool has_taps, int lane, const DirectSums<Layer, Tile>& sums,
+TCONV_DEVICE void direct_store_exchanged(bool has_taps, int lane, const DirectAccumulators<Layer, Tile>& accumulators,
                                          const DirectChannels<Layer, Tile, Program>& channels, const Program& program,
                                          long long start, long long plane, int first_row, int height, int column,
                                          int width, int left, Accumulator* buffer,
@@ -134,7 +134,7 @@ TCONV_DEVICE void direct_store_exchanged(bool has_taps, int lane, const DirectSu
                            ? lane * Width::stride
                            : lane / Tile::columns * Shape::run_outputs + lane % Tile::columns * Width::stride;
 #pragma unroll
-  for (int first = 0; first < Tile::channels * Shape::sum_rows; first += lines) {
+  for (int first = 0; first < Tile::channels * Shape::accumulator_rows; first += lines) {
     if (has_taps) {
       __syncwarp();  // the last lines have been read
 #pragma unroll
@@ -148,23 +148,22 @@ TCONV_DEVICE void direct_store_exchanged(bool has_taps, int lane, const DirectSu
 #pragma unroll
           for (int n = first; n < first + lines; ++n)
             place[(n - first) * Shape::exchange_line_items] =
-                sums.values[n % Shape::sum_rows][tap][p][n / Shape::sum_rows];
+                accumulators.values[n % Shape::accumulator_rows][tap][p][n / Shape::accumulator_rows];
         }
       __syncwarp();  // all lanes have written theirs
     }
 #pragma unroll
     for (int n = first; n < first + lines; ++n) {
-      const int c = n / Shape::sum_rows;
+      const int c = n / Shape::accumulator_rows;
       if (!Shape::whole_channels && c >= left) break;
 #pragma unroll
       for (int r = 0; r < Shape::output_rows; ++r) {
         // Rows that no tap reaches are stored with the channel's first.
-        const int sum_row = Shape::sum_row_of_output(r);
-        if ((sum_row < 0 ? 0 : sum_row) != n % Shape::sum_rows) continue;
+        const int accumulator_row = Shape::accumulator_row_of_output(r);
+        if ((accumulator_row < 0 ? 0 : accumulator_row) != n % Shape::accumulator_rows) continue;
         direct_store_line<Layer, Tile, Program>(buffer + (n - first) * Shape::exchange_line_items,
-                                                has_taps && sum_row >= 0, lane, channels, program, run_column, start,
-                                                plane, first_row, height, width, c, r,
-                                                y);
+                                                has_taps && accumulator_row >= 0, lane, channels, program, run_column,
+                                                start, plane, first_row, height, width, c, r, y);
       }
     }
   }
@@ -172,7 +171,7 @@ TCONV_DEVICE void direct_store_exchanged(bool has_taps, int lane, const DirectSu
 
 // Stores results whose column phases do not interleave in a thread: stride 1, or phases across the lanes.
 template <class Layer, class Tile, class Program>
-TCONV_DEVICE void direct_store_single(const DirectSums<Layer, Tile>& sums,
+TCONV_DEVICE void direct_store_single(const DirectAccumulators<Layer, Tile>& accumulators,
                                       const DirectChannels<Layer, Tile, Program>& channels, const Program& program,
                                       long long start, long long plane, int first_row, int height, int column,
                                       int width, int left, int first_phase, typename Layer::Element* y) {
@@ -186,7 +185,7 @@ TCONV_DEVICE void direct_store_single(const DirectSums<Layer, Tile>& sums,
     for (int r = 0; r < Shape::output_rows; ++r) {
       if (!in_range(first_row + r, height)) continue;
       Element* const row = y + (start + c * plane + static_cast<long long>(r) * width);
-      const int sum_row = Shape::sum_row_of_output(r);
+      const int accumulator_row = Shape::accumulator_row_of_output(r);
 #pragma unroll
       for (int p = 0; p < Tile::positions; ++p)
 #pragma unroll
@@ -194,9 +193,9 @@ TCONV_DEVICE void direct_store_single(const DirectSums<Layer, Tile>& sums,
           const int phase = first_phase + a * Tile::phase_lanes;
           const int own = column + p * Tile::columns * Width::stride + phase;
           if (phase < Width::stride && in_range(own, width))
-            row[own] =
-                direct_output<Layer, Tile, Program>(sum_row < 0 ? 0 : sums.values[sum_row][a][p][c], channels, c,
-                                                    program, program.template fetch<1>(row + own, true), 0);
+            row[own] = direct_output<Layer, Tile, Program>(
+                accumulator_row < 0 ? 0 : accumulators.values[accumulator_row][a][p][c], channels, c, program,
+                program.template fetch<1>(row + own, true), 0);
         }
     }
   }

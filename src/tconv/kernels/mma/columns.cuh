@@ -14,7 +14,7 @@ TCONV_DEVICE void mma_load_columns(
   using Shape = MmaShape<Layer, Tile>;
   if (Shape::own_words) {
     // Each lane loads its own, and rounds them.
-    using Number = typename Shape::Sum;
+    using Number = typename Shape::Accumulator;
 #pragma unroll
     for (int j = 0; j < Tile::Warps::position_tiles; ++j)
 #pragma unroll

@@ -83,7 +83,7 @@ struct MmaCursor {
 // one. `weights` points to the lane's fragment of the step and the warp's first row tile, `places` are the lane's, at
 // the highest shift.
 template <class Layer, class Tile>
-TCONV_DEVICE void mma_multiply(MmaSums<Layer, Tile>& sums, int shift, int moved, int first_row_tile,
+TCONV_DEVICE void mma_multiply(MmaAccumulators<Layer, Tile>& accumulators, int shift, int moved, int first_row_tile,
                                const unsigned char* weights,
                                const unsigned char* const (&places)[MmaShape<Layer, Tile>::lane_places]) {
   using Shape = MmaShape<Layer, Tile>;
@@ -101,7 +101,7 @@ TCONV_DEVICE void mma_multiply(MmaSums<Layer, Tile>& sums, int shift, int moved,
       for (int column_plane = Shape::planes - 1 - row_plane; column_plane >= 0; --column_plane)
 #pragma unroll
         for (int j = 0; j < Tile::Warps::position_tiles; ++j)
-          multiply_fragments<typename Layer::Element>(sums.values[i][j], row.values, columns[column_plane][j]);
+          multiply_fragments<typename Layer::Element>(accumulators.values[i][j], row.values, columns[column_plane][j]);
     }
   }
 }
@@ -189,10 +189,10 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
   }
   if (Tile::Pipeline::resident) weights.copy.wait();
 
-  MmaSums<Layer, Tile> sums;
+  MmaAccumulators<Layer, Tile> accumulators;
   int input_stage = 0, weight_stage = 0;  // where they begin, in bytes
   do {
-    mma_clear<Layer, Tile>(sums);
+    mma_clear<Layer, Tile>(accumulators);
 #pragma unroll 1
     for (int k_tile = 0; k_tile < Shape::k_tiles; ++k_tile) {
       const unsigned char* places_of_k_tile[Shape::lane_places];
@@ -210,7 +210,7 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
 
 #pragma unroll(Shape::unrolled ? Tile::Pipeline::k_tile_shifts : 1)
         for (int first = 0; first < Tile::Pipeline::k_tile_shifts; first += Shape::shifts_together) {
-          MmaSums<Layer, Tile> partial;
+          MmaAccumulators<Layer, Tile> partial;
           if (Shape::exact) mma_clear<Layer, Tile>(partial);
 #pragma unroll
           for (int of_group = first; of_group < first + Shape::shifts_together; ++of_group) {
@@ -219,7 +219,7 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
             const int moved = Shape::unrolled ? Shape::halo_offset(shift) * Shape::place_bytes : cursor.next();
 #pragma unroll
             for (int step = 0; step < Tile::Pipeline::k_tile_steps; ++step) {
-              mma_multiply<Layer, Tile>(Shape::exact ? partial : sums, shift, moved + step * Shape::step_bytes,
+              mma_multiply<Layer, Tile>(Shape::exact ? partial : accumulators, shift, moved + step * Shape::step_bytes,
                                         first_row_tile,
                                         fragments + weight_stage + of_group * Shape::shift_bytes +
                                             step * Shape::planes * Shape::fragment_bytes,
@@ -235,7 +235,7 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
 #pragma unroll
               for (int j = 0; j < Tile::Warps::position_tiles; ++j)
 #pragma unroll
-                for (int k = 0; k < 4; ++k) sums.values[i][j][k] += partial.values[i][j][k];
+                for (int k = 0; k < 4; ++k) accumulators.values[i][j][k] += partial.values[i][j][k];
           }
         }
         weight_stage = Shape::next_weight_stage(weight_stage);
@@ -246,12 +246,12 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
 
     if (!Tile::Pipeline::resident)
       __syncthreads();  // Nobody reads the stages any more: what follows takes their place.
-    if (!mma_join<Layer, Tile>(sums, shared)) return;
+    if (!mma_join<Layer, Tile>(accumulators, shared)) return;
     const long long first_channel = static_cast<long long>(group) * Layer::group_out_channels;
     const Epilogue<Layer, Program> epilogue{Layer::has_bias ? bias + first_channel : bias, program,
                                             static_cast<int>(first_channel)};
     const long long plane = static_cast<long long>(output_depth) * output_height * output_width;
-    mma_store<Layer, Tile>(sums, epilogue, shared + Shape::stored_at + warp * Shape::turn_bytes,
+    mma_store<Layer, Tile>(accumulators, epilogue, shared + Shape::stored_at + warp * Shape::turn_bytes,
                            y + first_channel * (Tile::channels_last ? 1 : plane), boxes.box(number), first_row_tile,
                            warp_wide * Tile::Warps::position_tiles * 8, y_channels, batch, output_depth, output_height,
                            output_width);

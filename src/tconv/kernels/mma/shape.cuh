@@ -37,8 +37,9 @@ TCONV_CONSTANT int mma_patch_lanes(int threads, int patches, int channels) {
 template <class Layer, class Tile>
 struct MmaShape {
   using Element = typename Layer::Element;
-  using Sum = typename AccumulatorOf<Element>::type;
-  using Staged = typename Choice<Layer::has_program, Sum, Element>::type;  // of outputs: a program takes sums
+  using Accumulator = typename AccumulatorOf<Element>::type;
+  using Staged =
+      typename Choice<Layer::has_program, Accumulator, Element>::type;  // of outputs: a program takes accumulators
   // Position q owns the outputs from q * stride - origin on: less padding, with everything moved to the right.
   using Depth = Axis<Layer::Depth::kernel, Layer::Depth::stride, Layer::Depth::padding - Tile::Box::depth_origin,
                      Layer::Depth::dilation>;
@@ -79,8 +80,9 @@ struct MmaShape {
   static constexpr bool every_phase_has_every_shift =
       static_cast<long long>(phases) * shifts == static_cast<long long>(Depth::kernel) * Height::kernel * Width::kernel;
 
-  // Exact sums leave the tensor core every 32 channels, those of several shifts among them; sooner where most channels
-  // of a step are none: a sum of few products is so large, compared with them, that what the tensor core drops shows.
+  // Exact accumulators leave the tensor core every 32 channels, those of several shifts among them; sooner where most
+  // channels of a step are none: a sum of few products is so large, compared with them, that what the tensor core drops
+  // shows.
   static constexpr bool sums_several_shifts =
       exact && (Tile::Pipeline::k_tile_steps < 4) && (Layer::group_in_channels >= step_channels);
   static constexpr int shifts_together = sums_several_shifts ? 4 / Tile::Pipeline::k_tile_steps : 1;
@@ -174,9 +176,10 @@ struct MmaShape {
   }
   static constexpr int stages_bytes = input_stages * input_stage_bytes + weight_stages * weight_stage_bytes;
   // In their place, what the other sets of warps give to the first.
-  static constexpr int sum_bytes = static_cast<int>(sizeof(Sum));  // a lane has four of a tile of rows and positions
-  static constexpr int joined_bytes =
-      (Tile::Warps::splits - 1) * warps * 32 * Tile::Warps::row_tiles * Tile::Warps::position_tiles * 4 * sum_bytes;
+  static constexpr int accumulator_bytes =
+      static_cast<int>(sizeof(Accumulator));  // a lane has four of a tile of rows and positions
+  static constexpr int joined_bytes = (Tile::Warps::splits - 1) * warps * 32 * Tile::Warps::row_tiles *
+                                      Tile::Warps::position_tiles * 4 * accumulator_bytes;
 
   // ---- outputs: a warp of the first set stores them in turns through shared memory, behind what was joined ----
   // Row tiles of a turn: those that hold all column phases of their channels, where a warp has them.
@@ -201,8 +204,8 @@ struct MmaShape {
   static constexpr int shared_bytes = barrier_at + 16;
 
   // Whether the compiler sees all shifts one after the other. A body of more products than this takes long to compile;
-  // and sums of several shifts that are kept apart would be taken at the same time, and want more registers than there
-  // are.
+  // and accumulators of several shifts that are kept apart would be taken at the same time, and want more registers
+  // than there are.
   static constexpr bool unrolled = !exact && static_cast<long long>(shifts) * Tile::Pipeline::k_tile_steps *
                                                      Tile::Warps::row_tiles * Tile::Warps::position_tiles <=
                                                  1024;
@@ -244,7 +247,8 @@ struct MmaShape {
                     Tile::Box::depth_origin >= 0 && Tile::Box::depth_origin <= Layer::Depth::padding &&
                     Tile::Box::depth_origin < Depth::stride,
                 "an origin is what padding cut off of the first position");
-  static_assert(!exact || Tile::Pipeline::k_tile_steps <= 4, "exact sums leave the tensor core every 32 channels");
+  static_assert(!exact || Tile::Pipeline::k_tile_steps <= 4,
+                "exact accumulators leave the tensor core every 32 channels");
   static_assert(Tile::Warps::position_tiles % 2 == 0, "matrices of two tiles of positions are loaded at once");
   static_assert(box_positions <= block_positions, "a box is at most what a block multiplies");
   static_assert(thread_patches <= 32, "a thread has a bit for each of its patches");

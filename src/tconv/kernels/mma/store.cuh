@@ -1,15 +1,15 @@
-// mma: what becomes of a warp's sums. `mma.cuh` has the picture.
+// mma: what becomes of a warp's accumulators. `mma.cuh` has the picture.
 #pragma once
-#include "mma/sums.cuh"
+#include "mma/accumulators.cuh"
 #include "primitives/boxes.cuh"
 #include "primitives/epilogue.cuh"
 
 namespace tconv {
 
-// A turn of a warp over its outputs: its sums of some row tiles and some position tiles, as `staged[row][position]` in
-// the warp's part of shared memory, go to memory in the order in which they lie there. The row tiles hold `slots`
-// neighbouring phases of the same channels, from `first_slot` on; where the tile allows it they are whole rows of
-// outputs.
+// A turn of a warp over its outputs: its accumulators of some row tiles and some position tiles, as
+// `staged[row][position]` in the warp's part of shared memory, go to memory in the order in which they lie there. The
+// row tiles hold `slots` neighbouring phases of the same channels, from `first_slot` on; where the tile allows it they
+// are whole rows of outputs.
 template <class Layer, class Tile, class Program>
 struct MmaTurn {
   using Shape = MmaShape<Layer, Tile>;
@@ -157,7 +157,7 @@ struct MmaTurn {
 
 // Stores the outputs of a warp, from `y` on, the first of the block's group, through the warp's part of shared memory.
 template <class Layer, class Tile, class Program>
-TCONV_DEVICE void mma_store(const MmaSums<Layer, Tile>& sums, const Epilogue<Layer, Program>& epilogue,
+TCONV_DEVICE void mma_store(const MmaAccumulators<Layer, Tile>& accumulators, const Epilogue<Layer, Program>& epilogue,
                             unsigned char* shared, typename Layer::Element* y, const BoxPosition& box,
                             int first_row_tile, int first_position, int y_channels, int batch, int depths, int rows,
                             int columns) {
@@ -187,7 +187,7 @@ TCONV_DEVICE void mma_store(const MmaSums<Layer, Tile>& sums, const Epilogue<Lay
           const auto of_channel = epilogue.of(channel < Layer::group_out_channels ? channel : 0);
 #pragma unroll
           for (int j = 0; j < Shape::turn_position_tiles; ++j) {
-            const auto& own = sums.values[known % groups * Shape::turn_row_tiles + i]
+            const auto& own = accumulators.values[known % groups * Shape::turn_row_tiles + i]
                                          [known / groups * Shape::turn_position_tiles + j];
             Vector<Staged, 2> two;
             from_accumulators(of_channel.y(own[half * 2]), of_channel.y(own[half * 2 + 1]), two.values);

@@ -1,5 +1,5 @@
-// What becomes of the sums of a layer before they are stored: its bias, and its program, the arithmetic that stands
-// behind it.
+// What becomes of the accumulators of a layer before they are stored: its bias, and its program, the arithmetic that
+// stands behind it.
 #pragma once
 #include "primitives/memory.cuh"
 
@@ -17,9 +17,9 @@ struct Identity {
   TCONV_DEVICE Values<N> fetch(const Element*, bool) const {
     return {};
   }
-  // Output i of those N from y, its sum with the bias.
-  template <class Sum, int N>
-  TCONV_DEVICE Sum apply(Sum y, const Channel&, const Values<N>&, int) const {
+  // Output i of those N from y, its accumulator with the bias.
+  template <class Accumulator, int N>
+  TCONV_DEVICE Accumulator apply(Accumulator y, const Channel&, const Values<N>&, int) const {
     return y;
   }
 };
@@ -30,11 +30,13 @@ struct HasProgram {};
 
 template <class Layer, class Program>
 struct Epilogue {
-  using Sum = typename AccumulatorOf<typename Layer::Element>::type;
+  using Accumulator = typename AccumulatorOf<typename Layer::Element>::type;
   // What a channel needs, loaded.
   struct Channel : Program::Channel {
-    Sum bias;
-    TCONV_DEVICE Sum y(Sum sum) const { return Layer::has_bias ? sum + bias : sum; }
+    Accumulator bias;
+    TCONV_DEVICE Accumulator y(Accumulator accumulator) const {
+      return Layer::has_bias ? accumulator + bias : accumulator;
+    }
   };
   const typename Layer::Element* bias;  // of the block's group
   const Program& program;
@@ -49,7 +51,8 @@ struct Epilogue {
   }
   // An output of its y.
   template <class Values>
-  TCONV_DEVICE typename Layer::Element output(Sum y, const Channel& channel, const Values& values, int i = 0) const {
+  TCONV_DEVICE typename Layer::Element output(Accumulator y, const Channel& channel, const Values& values,
+                                              int i = 0) const {
     return from_accumulator<typename Layer::Element>(program.apply(y, channel, values, i));
   }
 };

@@ -21,8 +21,8 @@ TCONV_DEVICE void from_words(const unsigned* words, int i, BFloat16& value) {
 }
 
 // N values that lie together, at a multiple of their size.
-template <class Element, class Sum, int N>
-TCONV_DEVICE void read_outputs(const Element* from, bool present, Sum (&values)[N]) {
+template <class Element, class Accumulator, int N>
+TCONV_DEVICE void read_outputs(const Element* from, bool present, Accumulator (&values)[N]) {
   constexpr int bytes = N * static_cast<int>(sizeof(Element));
   unsigned words[(bytes + 3) / 4];
   load_present<bytes>(from, present, words);
@@ -35,9 +35,9 @@ TCONV_DEVICE void read_outputs(const Element* from, bool present, Sum (&values)[
 }
 
 // What N outputs that are stored together, the first one at `place`, have of values for each sample and channel.
-template <bool channels_last, int channels, class Element, class Sum, int N>
+template <bool channels_last, int channels, class Element, class Accumulator, int N>
 TCONV_DEVICE void read_samples(const Element* values_of_all, long long place, long long plane, bool present,
-                               Sum (&values)[N]) {
+                               Accumulator (&values)[N]) {
   const long long at = channels_last ? place / (plane * channels) * channels + place % channels : place / plane;
 #pragma unroll
   for (int i = 0; i < N; ++i) values[i] = value_at(values_of_all + at + (channels_last ? i : 0), present);
@@ -115,8 +115,8 @@ TCONV_DEVICE float sigmoid(float value) { return inverse(1 + exponential(-value)
 TCONV_DEVICE double sigmoid(double value) { return 1 / (1 + exp(-value)); }
 
 // What a cast to a type of 16 bits leaves of a value.
-template <class Element, class Sum>
-TCONV_DEVICE Sum rounded(Sum value) {
+template <class Element, class Accumulator>
+TCONV_DEVICE Accumulator rounded(Accumulator value) {
   return to_accumulator(from_accumulator<Element>(static_cast<float>(value)));
 }
 

@@ -48,33 +48,33 @@ TCONV_DEVICE float matrix_operand(float value) {
   return operand<rounding>(value);
 }
 
-// sums += A * B on tensor cores, for 16 rows of A, 8 columns of B and 32 bytes of each along the products' axis; the
-// fragments are those of PTX mma.sync.aligned.m16n8k8 (TF32, the low 13 bits are ignored), m16n8k16, and m16n8k4
-// (double, its low word first), before sm_90 twice m8n8k4.
+// accumulators += A * B on tensor cores, for 16 rows of A, 8 columns of B and 32 bytes of each along the products'
+// axis; the fragments are those of PTX mma.sync.aligned.m16n8k8 (TF32, the low 13 bits are ignored), m16n8k16, and
+// m16n8k4 (double, its low word first), before sm_90 twice m8n8k4.
 #if !defined(TCONV_EMULATOR)
-#define TCONV_MULTIPLY(name, shape, type)                                                    \
-  TCONV_DEVICE void name(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) { \
-    asm("mma.sync.aligned." #shape ".row.col.f32." #type "." #type                           \
-        ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"               \
-        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])                         \
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));                 \
+#define TCONV_MULTIPLY(name, shape, type)                                                            \
+  TCONV_DEVICE void name(float(&accumulators)[4], const unsigned(&a)[4], const unsigned(&b)[2]) {    \
+    asm("mma.sync.aligned." #shape ".row.col.f32." #type "." #type                                   \
+        ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                       \
+        : "+f"(accumulators[0]), "+f"(accumulators[1]), "+f"(accumulators[2]), "+f"(accumulators[3]) \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));                         \
   }
 TCONV_MULTIPLY(multiply_tf32, m16n8k8, tf32)
 TCONV_MULTIPLY(multiply_f16, m16n8k16, f16)
 TCONV_MULTIPLY(multiply_bf16, m16n8k16, bf16)
 #undef TCONV_MULTIPLY
-TCONV_DEVICE void multiply_f64(double (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+TCONV_DEVICE void multiply_f64(double (&accumulators)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
   const double upper = words_double(a[0], a[1]), lower = words_double(a[2], a[3]), column = words_double(b[0], b[1]);
 #if __CUDA_ARCH__ >= 900
   asm("mma.sync.aligned.m16n8k4.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
-      : "+d"(sums[0]), "+d"(sums[1]), "+d"(sums[2]), "+d"(sums[3])
+      : "+d"(accumulators[0]), "+d"(accumulators[1]), "+d"(accumulators[2]), "+d"(accumulators[3])
       : "d"(upper), "d"(lower), "d"(column));
 #else
   asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
-      : "+d"(sums[0]), "+d"(sums[1])
+      : "+d"(accumulators[0]), "+d"(accumulators[1])
       : "d"(upper), "d"(column));
   asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
-      : "+d"(sums[2]), "+d"(sums[3])
+      : "+d"(accumulators[2]), "+d"(accumulators[3])
       : "d"(lower), "d"(column));
 #endif
 }
@@ -82,12 +82,13 @@ TCONV_DEVICE void multiply_f64(double (&sums)[4], const unsigned (&a)[4], const 
 
 // The product of an element type.
 template <class Element>
-TCONV_DEVICE void multiply_fragments(typename AccumulatorOf<Element>::type (&sums)[4],
+TCONV_DEVICE void multiply_fragments(typename AccumulatorOf<Element>::type (&accumulators)[4],
                                      const unsigned (&a)[4], const unsigned (&b)[2]);
-#define TCONV_MATRIX_PRODUCT(element, sum, multiply)                                                             \
-  template <>                                                                                                    \
-  TCONV_DEVICE void multiply_fragments<element>(sum(&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) { \
-    multiply(sums, a, b);                                                                                        \
+#define TCONV_MATRIX_PRODUCT(element, accumulator, multiply)                                          \
+  template <>                                                                                         \
+  TCONV_DEVICE void multiply_fragments<element>(accumulator(&accumulators)[4], const unsigned(&a)[4], \
+                                                const unsigned(&b)[2]) {                              \
+    multiply(accumulators, a, b);                                                                     \
   }
 TCONV_MATRIX_PRODUCT(float, float, multiply_tf32)
 TCONV_MATRIX_PRODUCT(Half, float, multiply_f16)

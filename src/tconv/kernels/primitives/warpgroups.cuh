@@ -43,7 +43,7 @@ TCONV_DEVICE void store_matrices(void* row, const unsigned (&words)[4]) {
                : "memory");
 }
 
-// Eight registers of sums: their numbers in the text of an instruction, and the constraints.
+// Eight registers of accumulators: their numbers in the text of an instruction, and the constraints.
 #define TCONV_NUMBERS_1 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define TCONV_NUMBERS_2 TCONV_NUMBERS_1 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define TCONV_NUMBERS_3 TCONV_NUMBERS_2 ", %16, %17, %18, %19, %20, %21, %22, %23"
@@ -68,20 +68,20 @@ TCONV_DEVICE void store_matrices(void* row, const unsigned (&words)[4]) {
   ", %104, %105, %106, %107, %108, %109, %110, %111" \
   ", %112, %113, %114, %115, %116, %117, %118, %119"
 #define TCONV_NUMBERS_16 TCONV_NUMBERS_15 ", %120, %121, %122, %123, %124, %125, %126, %127"
-#define TCONV_OCTET(n)                                                                                          \
-  "+f"(sums[n]), "+f"(sums[n + 1]), "+f"(sums[n + 2]), "+f"(sums[n + 3]), "+f"(sums[n + 4]), "+f"(sums[n + 5]), \
-      "+f"(sums[n + 6]), "+f"(sums[n + 7])
-#define TCONV_SUMS_1 TCONV_OCTET(0)
-#define TCONV_SUMS_2 TCONV_SUMS_1, TCONV_OCTET(8)
-#define TCONV_SUMS_3 TCONV_SUMS_2, TCONV_OCTET(16)
-#define TCONV_SUMS_4 TCONV_SUMS_3, TCONV_OCTET(24)
-#define TCONV_SUMS_6 TCONV_SUMS_4, TCONV_OCTET(32), TCONV_OCTET(40)
-#define TCONV_SUMS_8 TCONV_SUMS_6, TCONV_OCTET(48), TCONV_OCTET(56)
-#define TCONV_SUMS_9 TCONV_SUMS_8, TCONV_OCTET(64)
-#define TCONV_SUMS_10 TCONV_SUMS_9, TCONV_OCTET(72)
-#define TCONV_SUMS_12 TCONV_SUMS_10, TCONV_OCTET(80), TCONV_OCTET(88)
-#define TCONV_SUMS_15 TCONV_SUMS_12, TCONV_OCTET(96), TCONV_OCTET(104), TCONV_OCTET(112)
-#define TCONV_SUMS_16 TCONV_SUMS_15, TCONV_OCTET(120)
+#define TCONV_OCTET(n)                                                                                    \
+  "+f"(accumulators[n]), "+f"(accumulators[n + 1]), "+f"(accumulators[n + 2]), "+f"(accumulators[n + 3]), \
+      "+f"(accumulators[n + 4]), "+f"(accumulators[n + 5]), "+f"(accumulators[n + 6]), "+f"(accumulators[n + 7])
+#define TCONV_ACCUMULATORS_1 TCONV_OCTET(0)
+#define TCONV_ACCUMULATORS_2 TCONV_ACCUMULATORS_1, TCONV_OCTET(8)
+#define TCONV_ACCUMULATORS_3 TCONV_ACCUMULATORS_2, TCONV_OCTET(16)
+#define TCONV_ACCUMULATORS_4 TCONV_ACCUMULATORS_3, TCONV_OCTET(24)
+#define TCONV_ACCUMULATORS_6 TCONV_ACCUMULATORS_4, TCONV_OCTET(32), TCONV_OCTET(40)
+#define TCONV_ACCUMULATORS_8 TCONV_ACCUMULATORS_6, TCONV_OCTET(48), TCONV_OCTET(56)
+#define TCONV_ACCUMULATORS_9 TCONV_ACCUMULATORS_8, TCONV_OCTET(64)
+#define TCONV_ACCUMULATORS_10 TCONV_ACCUMULATORS_9, TCONV_OCTET(72)
+#define TCONV_ACCUMULATORS_12 TCONV_ACCUMULATORS_10, TCONV_OCTET(80), TCONV_OCTET(88)
+#define TCONV_ACCUMULATORS_15 TCONV_ACCUMULATORS_12, TCONV_OCTET(96), TCONV_OCTET(104), TCONV_OCTET(112)
+#define TCONV_ACCUMULATORS_16 TCONV_ACCUMULATORS_15, TCONV_OCTET(120)
 
 // The instruction for `Rows` rows of the second factor.
 template <class Factor, int Rows>
@@ -89,11 +89,12 @@ struct WarpgroupProduct;
 #define TCONV_WARPGROUP_PRODUCT(element, shape, type, turned, octets, a0, a1, a2, a3, b)                         \
   template <>                                                                                                    \
   struct WarpgroupProduct<element, 16 * octets> {                                                                \
-    static TCONV_DEVICE void add(float (&sums)[8 * octets], const unsigned (&a)[4], unsigned long long factor) { \
+    static TCONV_DEVICE void add(float (&accumulators)[8 * octets], const unsigned (&a)[4],                      \
+                                 unsigned long long factor) {                                                    \
       asm volatile("{ .reg .pred adds; setp.eq.b32 adds, 0, 0; wgmma.mma_async.sync.aligned." shape ".f32." type \
                    "." type " {" TCONV_NUMBERS_##octets "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #b      \
                                                         ", adds, 1, 1" turned "; }"                              \
-                   : TCONV_SUMS_##octets                                                                         \
+                   : TCONV_ACCUMULATORS_##octets                                                                 \
                    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(factor));                                   \
     }                                                                                                            \
   };
@@ -115,21 +116,22 @@ TCONV_WARPGROUP_PRODUCTS(256, 16, 128, 129, 130, 131, 132)
 #undef TCONV_WARPGROUP_PRODUCTS
 #undef TCONV_WARPGROUP_PRODUCT
 
-// A sum begins here: the compiler does not move its first value between products that are on their way.
-TCONV_DEVICE void begin_sum(float& sum, float value) {
-  sum = value;
-  asm volatile("" : "+f"(sum));
+// An accumulator begins here: the compiler does not move its first value between products that are on their way.
+TCONV_DEVICE void begin_accumulator(float& accumulator, float value) {
+  accumulator = value;
+  asm volatile("" : "+f"(accumulator));
 }
 
-// A warpgroup's products, in groups. sums += A * B for 64 rows of A, 16 of each warp, and `Rows` rows of B, over 32
-// bytes of each. A lane holds of A, and gets of the sums of 8 rows of B each, what it does of PTX mma.sync's m16n8k8
-// (TF32, the low 13 bits are ignored) or m16n8k16. Until `wait<N>` says that all groups but the last N are done, nobody
-// touches their sums, their `a`, or the rows of B.
+// A warpgroup's products, in groups. accumulators += A * B for 64 rows of A, 16 of each warp, and `Rows` rows of B,
+// over 32 bytes of each. A lane holds of A, and gets of the accumulators of 8 rows of B each, what it does of PTX
+// mma.sync's m16n8k8 (TF32, the low 13 bits are ignored) or m16n8k16. Until `wait<N>` says that all groups but the last
+// N are done, nobody touches their accumulators, their `a`, or the rows of B.
 struct WarpgroupProducts {
   TCONV_DEVICE void begin_group() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
   template <class Factor, int Rows, int RowBytes>
-  TCONV_DEVICE void add(float (&sums)[Rows / 2], const unsigned (&a)[4], const FactorRows<RowBytes>& b, int bytes) {
-    WarpgroupProduct<Factor, Rows>::add(sums, a, b.at(bytes));
+  TCONV_DEVICE void add(float (&accumulators)[Rows / 2], const unsigned (&a)[4], const FactorRows<RowBytes>& b,
+                        int bytes) {
+    WarpgroupProduct<Factor, Rows>::add(accumulators, a, b.at(bytes));
   }
   TCONV_DEVICE void end_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
   template <int N>

@@ -87,7 +87,7 @@ struct WgmmaWork {
 
 // Stages of shared memory that go round: the producer fills one while consumers read others. Each has two mbarriers, 16
 // bytes. One register says which stage comes next and how often all have been there, even or odd, which is the parity
-// that a barrier is asked for: where sums are, registers are few.
+// that a barrier is asked for: where accumulators are, registers are few.
 template <int Count>
 struct WgmmaStages {
   unsigned char* barriers;

@@ -77,7 +77,8 @@ struct WgmmaShape {
   static constexpr int row_visits = Tile::stacked ? HeightShifts::count : 1;
   static constexpr int fragments = Tile::position_tiles + row_visits - 1;
   // Steps whose products are on their way together: a visit has two batches or four, and a thread registers for the
-  // fragments of two batches. Exact sums leave the tensor core after each batch, and it has no more than 32 channels.
+  // fragments of two batches. Exact accumulators leave the tensor core after each batch, and it has no more than 32
+  // channels.
   static constexpr int exact_steps = row_visits > 2 ? 1 : 4 / row_visits;
   static constexpr int batch_steps = exact ? exact_steps < Tile::k_tile_steps ? exact_steps : Tile::k_tile_steps
                                      : Tile::k_tile_steps == 4 && 2 * fragments <= 6 ? 2
@@ -230,7 +231,7 @@ struct WgmmaShape {
   }
 
   static_assert(item_bytes <= 4, "tensor cores multiply 16-bit types and TF32");
-  static_assert(!exact || row_visits <= 4, "exact sums leave the tensor core every 32 channels");
+  static_assert(!exact || row_visits <= 4, "exact accumulators leave the tensor core every 32 channels");
   static_assert(uniform || known || Tile::phases == 1 || Tile::phases == Width::stride,
                 "a block has all phases, one, those of a row, or some that are alike");
   static_assert(!Tile::resident || !alone || single, "weights of a row's phases do not stay");

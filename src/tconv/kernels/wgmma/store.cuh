@@ -1,4 +1,4 @@
-// wgmma: the epilogue, from a warpgroup's sums to outputs in global memory. `wgmma.cuh` has the picture.
+// wgmma: the epilogue, from a warpgroup's accumulators to outputs in global memory. `wgmma.cuh` has the picture.
 #pragma once
 #include "primitives/epilogue.cuh"
 #include "primitives/warpgroups.cuh"
@@ -6,16 +6,16 @@
 
 namespace tconv {
 
-// A thread's sums: of each tile of positions and each product, those of two positions, g and g + 8 of its warp's
-// sixteen (`half` says which), for two of every eight rows of weights.
+// A thread's accumulators: of each tile of positions and each product, those of two positions, g and g + 8 of its
+// warp's sixteen (`half` says which), for two of every eight rows of weights.
 template <class Layer, class Tile>
-struct WgmmaSums {
+struct WgmmaAccumulators {
   using Shape = WgmmaShape<Layer, Tile>;
   float values[Tile::position_tiles][Shape::products][Shape::product_rows / 2];
 };
 
 // Stores the outputs of a warpgroup for one box. They stay float until they are stored: bias and program see them as
-// the sums that they are.
+// the accumulators that they are.
 template <class Layer, class Tile, class Program>
 struct WgmmaStore {
   using Shape = WgmmaShape<Layer, Tile>;
@@ -30,7 +30,7 @@ struct WgmmaStore {
   static constexpr int run = Shape::run, staged_octets = Shape::staged_channels / 8;
   static constexpr bool has_epilogue = Layer::has_bias || Layer::has_program;
 
-  const WgmmaSums<Layer, Tile>& sums;
+  const WgmmaAccumulators<Layer, Tile>& accumulators;
   const Epilogue<Layer, Program>& epilogue;
   Element* const y;  // of the block's first channel
   const BoxPosition box;
@@ -41,10 +41,10 @@ struct WgmmaStore {
 
   TCONV_DEVICE long long plane() const { return static_cast<long long>(depths) * rows * columns; }
 
-  // The thread's sum of a phase of the block's, in row `own` of its two of an octet of the phase's channels.
-  TCONV_DEVICE float sum(int tile, int half, int phase, int octet, int own) const {
+  // The thread's accumulator of a phase of the block's, in row `own` of its two of an octet of the phase's channels.
+  TCONV_DEVICE float accumulator(int tile, int half, int phase, int octet, int own) const {
     const int row_octet = phase % Shape::product_phases * (Tile::channels / 8) + octet;
-    return sums.values[tile][phase / Shape::product_phases][row_octet * 4 + half * 2 + own];
+    return accumulators.values[tile][phase / Shape::product_phases][row_octet * 4 + half * 2 + own];
   }
 
   // Where a phase's output at a position lies, in the block's first channel; false if nowhere.
@@ -67,9 +67,9 @@ struct WgmmaStore {
     return epilogue.program.template fetch<width>(to, present);
   }
 
-  // Adds a channel's bias to some of its sums and makes them outputs by the layer's program, of what it read. Those
-  // that are not present are computed like others, and not stored: in a branch, an output's loads and arithmetic would
-  // wait until the output before is stored.
+  // Adds a channel's bias to some of its accumulators and makes them outputs by the layer's program, of what it read.
+  // Those that are not present are computed like others, and not stored: in a branch, an output's loads and arithmetic
+  // would wait until the output before is stored.
   template <int width>
   TCONV_DEVICE void finish(float (&values)[width], const Channel& channel, const Values<width>& read) const {
 #pragma unroll
@@ -119,7 +119,7 @@ struct WgmmaStore {
           Vector<float, width> together;
 #pragma unroll
           for (int i = 0; i < width; ++i)
-            together.values[i] = sum(turn.tile, k / 2, turn.phase + r + i, turn.octet + o, k % 2);
+            together.values[i] = accumulator(turn.tile, k / 2, turn.phase + r + i, turn.octet + o, k % 2);
           *reinterpret_cast<Vector<float, width>*>(staged + (o * 8 + lane % 4 * 2 + k % 2) * Shape::staged_pitch +
                                                    (warp % 4 * 16 + k / 2 * 8 + lane / 4) * run + r) = together;
         }
@@ -210,9 +210,9 @@ struct WgmmaStore {
 
   template <int width>
   TCONV_DEVICE void store_rows() const {
-    // Sums are in registers, which have no numbers at run time: turns are unrolled, and those of a turn are free behind
-    // it. A program's instructions would then be there for each sum, more than an instruction cache holds: with one,
-    // turns are a loop, which looks for its sums among all.
+    // Accumulators are in registers, which have no numbers at run time: turns are unrolled, and those of a turn are
+    // free behind it. A program's instructions would then be there for each accumulator, more than an instruction cache
+    // holds: with one, turns are a loop, which looks for its accumulators among all.
 #pragma unroll(Layer::has_program ? 1 : turns)
     for (int number = 0; number < turns; ++number) {
       Ahead<width> ahead;
@@ -256,7 +256,7 @@ struct WgmmaStore {
             for (int half = 0; half < 2; ++half) {
               float values[width];
 #pragma unroll
-              for (int i = 0; i < width; ++i) values[i] = sum(tile, half, phase + i, octet, own);
+              for (int i = 0; i < width; ++i) values[i] = accumulator(tile, half, phase + i, octet, own);
               if (has_epilogue) finish(values, of_channel, fetch<width>(to[half], inside[half] && present));
               if (inside[half] && present) store_vector(to[half], rounded(values));
               to[half] += (own == 0 ? 1 : 7) * plane();
@@ -301,7 +301,7 @@ struct WgmmaStore {
           float values[width];
 #pragma unroll
           for (int k = 0; k < width; ++k)
-            values[k] = sum((first + i) / 2, i % 2, phase, set * width / 2 + k / 2, k % 2);
+            values[k] = accumulator((first + i) / 2, i % 2, phase, set * width / 2 + k / 2, k % 2);
           if (whole) {
             if (has_epilogue) {
 #pragma unroll

@@ -10,7 +10,7 @@
 //
 //               input channels                rows: phases, output channels
 //              ................            ................................
-//   positions  : warpgroup 0  :     x      :  weights, read from shared   :     = sums, in registers, of
+//   positions  : warpgroup 0  :     x      :  weights, read from shared   :     = accumulators, in registers, of
 //   64 a tile  :..............:  channels  :  memory by the tensor core   :       positions x rows
 //              : warpgroup 1  :            :..............................:
 //              :..............:            both warpgroups read the same
@@ -73,7 +73,7 @@ struct WgmmaConsumer {
   unsigned char* const shared;
   const int lane;
   int places[placed_tiles][halves];  // in a stage of inputs, in bytes: where the lane's positions are
-  WgmmaSums<Layer, Tile> sums;
+  WgmmaAccumulators<Layer, Tile> accumulators;
   unsigned fragments[Shape::batches][Shape::batch_steps][Shape::fragments][Shape::planes][4];
   WarpgroupProducts products;
   WgmmaStages<Tile::weight_stages> weights;
@@ -106,13 +106,13 @@ struct WgmmaConsumer {
       }
   }
 
-  static TCONV_DEVICE void clear(WgmmaSums<Layer, Tile>& sums) {
+  static TCONV_DEVICE void clear(WgmmaAccumulators<Layer, Tile>& accumulators) {
 #pragma unroll
     for (int tile = 0; tile < Tile::position_tiles; ++tile)
 #pragma unroll
       for (int product = 0; product < Shape::products; ++product)
 #pragma unroll
-        for (int k = 0; k < Shape::product_rows / 2; ++k) begin_sum(sums.values[tile][product][k], 0);
+        for (int k = 0; k < Shape::product_rows / 2; ++k) begin_accumulator(accumulators.values[tile][product][k], 0);
   }
 
   // Loads the fragments of a step of a k-tile, for inputs that lie from `moved` on, and rounds them to TF32.
@@ -158,8 +158,8 @@ struct WgmmaConsumer {
   }
 
   // The products of a batch of steps with the weights of one visit, of those along the height the `row_visit`-th.
-  TCONV_DEVICE void multiply(WgmmaSums<Layer, Tile>& sums, int batch, int row_visit, const Rows& rows, int depth,
-                             int row, int column) {
+  TCONV_DEVICE void multiply(WgmmaAccumulators<Layer, Tile>& accumulators, int batch, int row_visit, const Rows& rows,
+                             int depth, int row, int column) {
 #pragma unroll
     for (int step = 0; step < Shape::batch_steps; ++step) {
       int piece = 0;
@@ -175,7 +175,7 @@ struct WgmmaConsumer {
             for (int tile = 0; tile < Tile::position_tiles; ++tile) {
               const int fragment = Tile::stacked ? tile + HeightShifts::count - 1 - row_visit : tile;
               products.template add<Element, Shape::product_rows>(
-                  sums.values[tile][product], fragments[batch % Shape::batches][step][fragment][plane], rows,
+                  accumulators.values[tile][product], fragments[batch % Shape::batches][step][fragment][plane], rows,
                   piece * Shape::piece_bytes + row_plane * Shape::product_bytes +
                       (batch * Shape::batch_steps + step) * 32);
             }
@@ -188,14 +188,14 @@ struct WgmmaConsumer {
   // shifts, by the weights of the visit.
   TCONV_DEVICE void visit(const unsigned char* moved, int depth, int row, int column, int packed) {
     const int first_stage = weights.stage();
-    WgmmaSums<Layer, Tile> batch_sums;  // of exact products
+    WgmmaAccumulators<Layer, Tile> batch_accumulators;  // of exact products
     // Nothing of an exact batch goes on into the next one.
 #pragma unroll(Shape::exact ? 1 : Tile::k_tile_steps)
     for (int batch = 0; batch < Tile::k_tile_steps / Shape::batch_steps; ++batch) {
 #pragma unroll
       for (int step = 0; step < Shape::batch_steps; ++step)
         load(moved, batch * Shape::batch_steps + step, fragments[batch % Shape::batches][step]);
-      if (Shape::exact) clear(batch_sums);
+      if (Shape::exact) clear(batch_accumulators);
       int stage = first_stage;
 #pragma unroll
       for (int row_visit = 0; row_visit < Shape::row_visits; ++row_visit) {
@@ -204,7 +204,8 @@ struct WgmmaConsumer {
         if (Shape::exact || batch == 0 || row_visit == 0) products.begin_group();
         // Weights that stay and are known are packed, others lie in their stage.
         const int from = Tile::resident && Shape::known ? packed : stage * Shape::weight_stage_bytes;
-        multiply(Shape::exact ? batch_sums : sums, batch, row_visit, Rows(shared + from), depth, row, column);
+        multiply(Shape::exact ? batch_accumulators : accumulators, batch, row_visit, Rows(shared + from), depth, row,
+                 column);
         if (Shape::exact || batch == 0 || row_visit == Shape::row_visits - 1) products.end_group();
         if (batch == 0) weights.next();
         stage = stage + 1 == Tile::weight_stages ? 0 : stage + 1;
@@ -223,7 +224,7 @@ struct WgmmaConsumer {
           for (int product = 0; product < Shape::products; ++product)
 #pragma unroll
             for (int k = 0; k < Shape::product_rows / 2; ++k)
-              sums.values[tile][product][k] += batch_sums.values[tile][product][k];
+              accumulators.values[tile][product][k] += batch_accumulators.values[tile][product][k];
       } else if (batch > 0) {
         products.template wait<1>();  // the batch before is done: its fragments are free
       }
@@ -288,9 +289,9 @@ struct WgmmaConsumer {
         }
   }
 
-  // The sums of a box.
+  // The accumulators of a box.
   TCONV_DEVICE void box(int first_phase) {
-    clear(sums);
+    clear(accumulators);
     if (Tile::resident) weights.turn = 0;  // they are there since the first box
 #pragma unroll 1
     for (int k_tile = 0; k_tile < Shape::k_tiles; ++k_tile) {
@@ -341,7 +342,7 @@ TCONV_DEVICE void wgmma(const typename Layer::Element* x, const typename Layer::
     WgmmaConsumer<Layer, Tile> consumer(shared, warp, lane);
     for (Work work = first_work(); work.is_left(); work.next()) {
       consumer.box(work.first_phase());
-      // What follows from these would take registers that sums need.
+      // What follows from these would take registers that accumulators need.
       const int images = renewed(batch), depths = renewed(output_depth), rows = renewed(output_height);
       const int columns = renewed(output_width);
       const unsigned own_thread = static_cast<unsigned>(renewed(thread));
@@ -351,7 +352,7 @@ TCONV_DEVICE void wgmma(const typename Layer::Element* x, const typename Layer::
       const long long first = static_cast<long long>(work.group()) * Layer::group_out_channels;
       const Epilogue<Layer, Program> epilogue{Layer::has_bias ? bias + first : bias, program, static_cast<int>(first)};
       WgmmaStore<Layer, Tile, Program>{
-          consumer.sums,
+          consumer.accumulators,
           epilogue,
           y + (first + channel) * (Tile::channels_last ? 1 : plane),
           work.box(),

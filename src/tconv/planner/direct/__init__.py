@@ -60,7 +60,7 @@ class _Direct(Family[DirectTile]):
             f"{width.phases_with_taps} of {width.stride} column phases have taps: they lie "
             + ("across the lanes of a warp" if tile.phase_lanes > 1 else "in the registers of a thread")
             + (", with all row phases" if tile.stacked else ""),
-            f"{own.thread_sums} sums a thread, {tile.channels} output channels",
+            f"{own.thread_accumulators} accumulators a thread, {tile.channels} output channels",
             "weights stay in shared memory" if own.resident else "weights pass through shared memory in stages",
         ]
         if tile.warps_wide:

@@ -12,14 +12,14 @@ from tconv.problem import Layer
 
 #: Threads of a warp.
 LANES = 32
-#: Sums of a thread of the tile for any size, in 32-bit words.
-_SUMS = 32
+#: Accumulators of a thread of the tile for any size, in 32-bit words.
+_ACCUMULATORS = 32
 #: Layers with more column phases than this have them across a warp's lanes instead of in registers.
 _MOST_PHASES_IN_REGISTERS = 16
 #: Multiply-adds in one unrolled body. NVRTC's time grows faster than the body.
 _MOST_UNROLLED = 1024
-#: Sums of a thread, in 32-bit words, and outputs that it stores in one unrolled body.
-_MOST_SUMS = 96
+#: Accumulators of a thread, in 32-bit words, and outputs that it stores in one unrolled body.
+_MOST_ACCUMULATORS = 96
 _MOST_STORES = 512
 #: Inputs that a thread asks for before it uses the first: enough to hide the cache, few enough not to spill. More only
 #: where the taps of one channel need them, and then no more than these.
@@ -134,7 +134,7 @@ def _with_weights(layer: Layer, tile: DirectTile, may_stay: bool) -> DirectTile:
 
 def default_tile(layer: Layer) -> DirectTile:
     """A tile for any size of `layer`, good for long rows."""
-    phases, budget = layer.axes[2].phases_with_taps, _SUMS // accumulator_words(layer)
+    phases, budget = layer.axes[2].phases_with_taps, _ACCUMULATORS // accumulator_words(layer)
     if phases_on_lanes(layer):
         phases = min(2, -(-layer.stride[2] // LANES))
         positions = max(1, _MOST_LOADS // (2 * phases))
@@ -158,12 +158,12 @@ def is_small(layer: Layer, tile: DirectTile) -> bool:
     shape = DirectShape(layer, tile)
     rows = where(tile.stacked > 0, tile.rows * layer.stride[1], 1)
     columns = layer.stride[2] if tile.phase_lanes == 1 else tile.phases
-    sums = shape.thread_sums * accumulator_words(layer)
+    accumulators = shape.thread_accumulators * accumulator_words(layer)
     own_products = tile.rows * tile.k_tile_taps * tile.phases * tile.positions * tile.channels
     products = shape.own_row_taps * own_products * tile.unroll
     stores = rows * tile.channels * tile.positions * columns
     whole_taps = (tile.warps_wide == 0) | (tile.k_tile_taps >= layer.axes[2].taps_per_phase)
-    return whole_taps & (sums <= _MOST_SUMS) & (products <= _MOST_UNROLLED) & (stores <= _MOST_STORES)
+    return whole_taps & (accumulators <= _MOST_ACCUMULATORS) & (products <= _MOST_UNROLLED) & (stores <= _MOST_STORES)
 
 
 @functools.lru_cache(maxsize=256)

@@ -24,7 +24,7 @@ _CHANNELS = (1, 2, 3, 4, 8, 16)
 _LANES = (128, 64)
 _SPLITS = np.array((1, 2, 4, 8))
 _MOST_WASTE = 1.35
-_LEAST_SUMS = 4
+_LEAST_ACCUMULATORS = 4
 #: Threads of a block, and input channels of a set of warps that is worth its own.
 _MOST_THREADS = 512
 _LEAST_CHANNELS = 4
@@ -46,7 +46,7 @@ def candidates(problem: Problem, gpu: Gpu) -> DirectTile:
     columns, positions, channels, rows, lanes, warps_wide, ahead = np.array(chosen).T
     tiles = direct_tile(layer, columns, positions, channels, rows, 1, lanes, warps_wide, ahead)
     shape = DirectShape(layer, tiles)
-    good: Array = is_small(layer, tiles) & (shape.thread_sums >= _LEAST_SUMS)
+    good: Array = is_small(layer, tiles) & (shape.thread_accumulators >= _LEAST_ACCUMULATORS)
     # Of few warps, several sets share the input channels.
     warps = runs(problem, layer, launching(layer, tiles, gpu.multiprocessors)) * shape.parts
     few: Array = warps < _FEW_WARPS * gpu.multiprocessors

@@ -152,8 +152,8 @@ def predict(problem: Problem, tile: DirectTile, gpu: Gpu, fitted: Constants = FI
     stages = where(stays, 1, ceil_div(channels, tile.k_tile_channels) * tap_stages)
     staged_weights = 1.0 * tile.k_tile_rows * tile.k_tile_channels * shape.channel_items * stages
     staged_weights = staged_weights * where(stays, blocks, units * passes)
-    joined = all_runs * channel_parts * (tile.splits - 1) * shape.thread_sums
-    links = where(shape.chained, shape.thread_sums * shape.own_row_taps * width.taps_per_phase / 64, 0)
+    joined = all_runs * channel_parts * (tile.splits - 1) * shape.thread_accumulators
+    links = where(shape.chained, shape.thread_accumulators * shape.own_row_taps * width.taps_per_phase / 64, 0)
 
     store = fitted.store_interleaved if interleaved else fitted.store
     issued = times * (instructions + links) + stores * store + 3 * joined

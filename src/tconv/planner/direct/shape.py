@@ -24,7 +24,7 @@ _REGISTER_LIMITS = (48, 64, 80, 96, 128, 168, 255)
 
 _CONSTANTS = (
     *("threads", "position_threads", "block_runs", "run_columns", "run_rows"),
-    *("sum_rows", "own_row_taps", "input_rows", "thread_sums"),
+    *("accumulator_rows", "own_row_taps", "input_rows", "thread_accumulators"),
     *("row_phases", "resident", "parts", "chained", "window", "tile_rows", "tile_items"),
     *("accumulator_bytes", "channel_items", "weight_items", "exchange_items", "split_items", "shared_bytes"),
 )
@@ -74,7 +74,7 @@ class DirectShape:
         return 1 if self.tile.phase_lanes > 1 else _WARP // self.tile.columns
 
     @functools.cached_property
-    def sum_rows(self) -> int:
+    def accumulator_rows(self) -> int:
         """Rows of outputs that a thread sums up."""
         return where(self.tile.stacked > 0, self.tile.rows * self.layer.axes[1].phases_with_taps, 1)
 
@@ -92,9 +92,9 @@ class DirectShape:
         return where(self.tile.stacked > 0, rows, 1)
 
     @functools.cached_property
-    def thread_sums(self) -> int:
-        """Sums that a thread keeps."""
-        return self.sum_rows * self.tile.phases * self.tile.positions * self.tile.channels
+    def thread_accumulators(self) -> int:
+        """Accumulators that a thread keeps."""
+        return self.accumulator_rows * self.tile.phases * self.tile.positions * self.tile.channels
 
     # ---- the grid ----
 
@@ -126,7 +126,7 @@ class DirectShape:
 
     @functools.cached_property
     def chained(self) -> bool:
-        """Whether sums are taken in chains, to keep rounding errors small where nothing else hides them."""
+        """Whether accumulators are taken in chains, to keep rounding errors small where nothing else hides them."""
         long = self.layer.products_per_output > _CHAIN * self.tile.splits
         return (self.layer.precision in ("fp32", "fp64")) & long
 
@@ -158,7 +158,7 @@ class DirectShape:
 
     @functools.cached_property
     def accumulator_bytes(self) -> int:
-        """Bytes of a sum, and of a weight in shared memory."""
+        """Bytes of an accumulator, and of a weight in shared memory."""
         return 4 * accumulator_words(self.layer)
 
     @functools.cached_property
@@ -176,7 +176,7 @@ class DirectShape:
     @functools.cached_property
     def exchange_items(self) -> int:
         """Places through which warps bring interleaved column phases into rows."""
-        stride, lines = self.layer.stride[2], self.tile.channels * self.sum_rows
+        stride, lines = self.layer.stride[2], self.tile.channels * self.accumulator_rows
         if self.tile.phase_lanes > 1 or stride == 1:
             return 0
         steps = self.tile.positions * stride
@@ -189,7 +189,7 @@ class DirectShape:
     @functools.cached_property
     def split_items(self) -> int:
         """Places for what the other sets of warps give to the first."""
-        return (self.tile.splits - 1) * self.thread_sums * self.position_threads
+        return (self.tile.splits - 1) * self.thread_accumulators * self.position_threads
 
     @functools.cached_property
     def shared_bytes(self) -> int:
@@ -218,7 +218,7 @@ class DirectShape:
     def registers(self) -> int:
         """Registers that a thread wants, by what NVRTC 13 took for sm_90; others take some fewer or more."""
         words = accumulator_words(self.layer)
-        count = 33 + 1.27 * self.thread_sums * words * where(self.chained, 2, 1)
+        count = 33 + 1.27 * self.thread_accumulators * words * where(self.chained, 2, 1)
         loads = self.input_loads * words
         count = count + where(
             self.tile.warps_wide > 0,
@@ -257,7 +257,7 @@ def window_steps(axis: Axis, origin: int, phase_lanes: int, phases: int) -> tupl
 
 
 def accumulator_words(layer: Layer) -> int:
-    """Registers of a sum."""
+    """Registers of an accumulator."""
     return 2 if layer.precision == "fp64" else 1
 
 

@@ -28,7 +28,7 @@ _LEAST_THREADS = 65536
 _GAPS_FROM = 2**26
 #: Groups of shifts that are tried before stages of one shift.
 _MOST_GROUPS = 32
-#: Steps beyond which a k-tile has few shifts, and no exact sums: those leave the tensor core sooner.
+#: Steps beyond which a k-tile has few shifts, and no exact accumulators: those leave the tensor core sooner.
 _MOST_STEPS, _FEW_SHIFTS = 4, 2
 
 

@@ -32,8 +32,8 @@ from tconv.problem import Layer, Problem
 
 BoxSizes = tuple[int, int, int, int]
 
-#: Registers of a thread for sums.
-_MOST_SUMS = 128
+#: Registers of a thread for accumulators.
+_MOST_ACCUMULATORS = 128
 _WARPS = ((1, 1), (1, 2), (2, 1), (1, 4), (2, 2), (4, 1), (1, 8), (2, 4), (4, 2))
 _POSITION_TILES = (8, 4, 2)
 #: Positions that a block multiplies.
@@ -162,8 +162,10 @@ def _variants(
 def _row_tiles(layer: Layer, position_tiles: int) -> list[int]:
     """Tiles of rows for a warp: with all phases of its channels where they fit, else some powers of two."""
     phases = -(-math.prod(layer.stride) * row_channels(layer) // 16)
-    words = 2 if layer.precision in ("fp32", "fp64") else 1  # exact products have sums of their own, fp64 long ones
-    most = _MOST_SUMS // words // (4 * position_tiles)
+    words = (
+        2 if layer.precision in ("fp32", "fp64") else 1
+    )  # exact products have accumulators of their own, fp64 long ones
+    most = _MOST_ACCUMULATORS // words // (4 * position_tiles)
     whole = [phases * n for n in (1, 2, 4, 8) if phases * n <= most]
     if _every_phase_has_every_shift(layer):
         # Nothing is left out, so it does not matter whether the compiler knows a warp's phases: a row's are enough.

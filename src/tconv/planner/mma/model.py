@@ -38,7 +38,7 @@ class Constants:
 
     Args:
         looped: how much longer products take where shifts are a loop.
-        exact: the same where sums leave the tensor core in between.
+        exact: the same where accumulators leave the tensor core in between.
         cache: bytes a cycle that a multiprocessor gets from the L2 cache.
         output_sector, input_sector: bytes of outputs and of inputs, as multiples of a weight's.
         fragment: cycles of a warp to load operands.
@@ -46,7 +46,7 @@ class Constants:
         put: cycles of a warp for a vector's way to shared memory.
         copy: cycles of a warp for 512 bytes of weights that are brought.
         output: cycles of a warp for 32 outputs' way to shared memory.
-        join: cycles of a warp for 32 sums given away.
+        join: cycles of a warp for 32 accumulators given away.
         place, store, part: cycles of a warp for each of `_Stores`.
         alone_products, alone_instructions: how much longer these take where four warps are alone.
         alone_power: how fast that vanishes with more warps.

@@ -26,7 +26,7 @@ _MOST_BLOCKS = 8
 
 
 _CONSTANTS = (
-    *("item_bytes", "vector_items", "sum_bytes", "planes"),
+    *("item_bytes", "vector_items", "accumulator_bytes", "planes"),
     *("phases", "phase_tiles", "block_row_tiles", "row_blocks", "shifts", "shift_groups"),
     *("stage_steps", "k_tile_channels", "k_tiles", "threads", "warps", "box_positions", "block_positions"),
     *("halo_columns", "halo_all_rows", "row_patches", "halo_patches", "shift_bytes", "weight_bytes", "preparing_items"),
@@ -62,8 +62,8 @@ class MmaShape:
         return 16 // self.item_bytes
 
     @cached_property
-    def sum_bytes(self) -> int:
-        """Bytes of one sum."""
+    def accumulator_bytes(self) -> int:
+        """Bytes of one accumulator."""
         return max(4, self.item_bytes)
 
     @cached_property
@@ -256,14 +256,14 @@ class MmaShape:
     def joined_bytes(self) -> int:
         """What the other sets of warps give to the first, in the place of the stages."""
         tiles = self.tile.warps.row_tiles * self.tile.warps.position_tiles
-        return (self.tile.warps.splits - 1) * _LANES * self.warps * tiles * 4 * self.sum_bytes
+        return (self.tile.warps.splits - 1) * _LANES * self.warps * tiles * 4 * self.accumulator_bytes
 
     @cached_property
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a block.
 
-        At the end the sets of warps put their sums in the place of the stages, and then the warps their outputs;
-        resident weights stay, and the next inputs with them.
+        At the end the sets of warps put their accumulators in the place of the stages. After that the warps put their
+        outputs there. Resident weights stay, and the next inputs with them.
         """
         stays = self.tile.pipeline.resident > 0
         stored = where(stays, self.stages_bytes, self.joined_bytes) + self.warps * self.turn_bytes
@@ -286,8 +286,8 @@ class MmaShape:
 
     @cached_property
     def staged_bytes(self) -> int:
-        """Of an output in a turn: a program takes sums."""
-        return self.sum_bytes if self.layer.tail else self.item_bytes
+        """Of an output in a turn: a program takes accumulators."""
+        return self.accumulator_bytes if self.layer.tail else self.item_bytes
 
     @cached_property
     def turn_position_tiles(self) -> int:
@@ -373,9 +373,9 @@ class MmaShape:
     @cached_property
     def registers_wanted(self) -> int:
         """Registers that a thread would take if it could have any number."""
-        sums = self.tile.warps.row_tiles * self.tile.warps.position_tiles * self.sum_bytes
+        accumulators = self.tile.warps.row_tiles * self.tile.warps.position_tiles * self.accumulator_bytes
         columns = 2 * self.tile.warps.position_tiles * self.planes
-        return sums * self.planes + columns + self.held + self.thread_patches + 56
+        return accumulators * self.planes + columns + self.held + self.thread_patches + 56
 
     @cached_property
     def registers(self) -> int:

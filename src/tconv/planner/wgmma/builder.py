@@ -13,10 +13,10 @@ from tconv.problem import Layer
 
 #: Rows of weights that a product may take.
 PRODUCT_ROWS = (16, 32, 48, 64, 96, 128, 144, 160, 192, 240, 256)
-#: Registers of a thread for sums, and for those and two steps of fragments; of exact ones, fewer where the compiler
-#: unrolls all phases.
-_MOST_SUMS, _MOST_REGISTERS, _MOST_EXACT_REGISTERS, _MOST_EXACT_REGISTERS_UNROLLED = 128, 192, 168, 136
-#: Shifts along the height whose exact sums may leave the tensor core together.
+#: Registers of a thread for accumulators, and for accumulators and two steps of fragments. Exact layers have fewer
+#: where the compiler unrolls all phases.
+_MOST_ACCUMULATORS, _MOST_REGISTERS, _MOST_EXACT_REGISTERS, _MOST_EXACT_REGISTERS_UNROLLED = 128, 192, 168, 136
+#: Shifts along the height whose exact accumulators may leave the tensor core together.
 _MOST_EXACT_VISITS = 4
 #: Products of a k-tile that the compiler unrolls where it knows the phases.
 _MOST_PRODUCTS = 512
@@ -118,7 +118,7 @@ def suits(shape: WgmmaShape) -> bool:
     of_fragments = 4 * shape.planes * shape.batches * shape.batch_steps * shape.fragments
     of_exact = where(shape.products > 1, _MOST_EXACT_REGISTERS_UNROLLED, _MOST_EXACT_REGISTERS)
     registers = of_exact if shape.exact else _MOST_REGISTERS
-    few = (shape.sums <= _MOST_SUMS) & (shape.sums + of_fragments <= registers)
+    few = (shape.accumulators <= _MOST_ACCUMULATORS) & (shape.accumulators + of_fragments <= registers)
     few = few & ((shape.row_visits <= _MOST_EXACT_VISITS) | (not shape.exact))
     unrolled = shape.taps * shape.tile.k_tile_steps * shape.tile.position_tiles
     few = few & (unrolled * shape.known <= _MOST_PRODUCTS)

@@ -32,7 +32,7 @@ _POSITION_TILES = (1, 2, 4, 8)
 _STEPS = (2, 4)
 #: Boxes of each number of positions that waste the least.
 _BOXES = 6
-_MOST_SUMS = 256
+_MOST_ACCUMULATORS = 256
 #: Stages of weights that stay: each has a barrier.
 _MOST_RESIDENT = 128
 #: Neighbouring columns of a box that are tried.
@@ -70,7 +70,7 @@ def candidates(
         (prepared, tiles, stacked, channels, phases, *box, patch)
         for (prepared, tiles, stacked), found in boxes.items()
         for phases, channels in _rows(layer)
-        if tiles * phases * channels <= _MOST_SUMS
+        if tiles * phases * channels <= _MOST_ACCUMULATORS
         for box, patch in found
     ]
     if not rows:

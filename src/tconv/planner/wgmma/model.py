@@ -28,7 +28,7 @@ class Constants:
         narrow: cycles that a product of few rows takes.
         fragment: cycles of shared memory for a warpgroup's fragment of a step.
         batch: cycles of a warpgroup from one batch of products to the next, beside the products.
-        promotion: the same of an exact sum that leaves the tensor core.
+        promotion: the same of an exact accumulator that leaves the tensor core.
         visit: the same from one visit to the next.
         matrices: the same where fragments come by ldmatrix.
         k-tile: the same from one k-tile to the next.
@@ -40,7 +40,7 @@ class Constants:
         weights: the same of the weights of a visit.
         turn: cycles of a warpgroup to stage outputs once and store them.
         store: cycles of a multiprocessor for a warp's store of some neighbours each.
-        own: the same of neighbours that come from a thread's own sums.
+        own: the same of neighbours that come from a thread's own accumulators.
         sector: cycles of a multiprocessor to store a sector of memory.
         part: bytes of memory that outputs which lie together cost more if they begin and end within sectors.
         scattered: cycles of a multiprocessor for a sector of memory of which a run is a part.
@@ -130,8 +130,8 @@ def predict(problem: Problem, layer: Layer, tile: WgmmaTile, gpu: Gpu, fitted: C
     # A warpgroup waits for these while the other one's products go on.
     visit = where(shape.by_channel & (shape.item_bytes == 4), fitted.visit, fitted.matrices)
     waits = fitted.batch * steps / shape.batch_steps + visit * visits + fitted.k_tile * shape.k_tiles
-    if shape.exact:  # sums of a batch are added, and begin anew
-        waits = waits + fitted.promotion * shape.sums / 2 * steps / shape.batch_steps
+    if shape.exact:  # accumulators of a batch are added, and begin anew
+        waits = waits + fitted.promotion * shape.accumulators / 2 * steps / shape.batch_steps
 
     patches = 1.0 * shape.halo_patches * shape.k_tiles
     vectors = 1.0 * shape.halo_all_rows * shape.row_places * (shape.k_tile_bytes // 16) * shape.k_tiles

@@ -387,7 +387,7 @@ class WgmmaShape:
         return weights + inputs + CONSUMERS * self.staged_bytes + self.offsets_bytes + barriers
 
     @cached_property
-    def sums(self) -> int:
+    def accumulators(self) -> int:
         """Registers of a thread for them; exact ones leave those of a batch."""
         return self.planes * self.tile.position_tiles * self.tile.phases * self.tile.channels // 2
 

@@ -65,17 +65,18 @@ unsigned lane_index();
 enum class MatrixAccess { load, store };
 void matrix_rows(MatrixAccess access, void* own, unsigned row, void* (&rows)[4], Place place);
 
-// The lanes of a full warp multiply: PTX mma.sync. `sums` are four floats, or four doubles of doubles' products. Of
-// TF32 operands the low 13 bits are dropped, as the hardware does. Products are added one after another; the hardware's
-// order and rounding are others.
+// The lanes of a full warp multiply: PTX mma.sync. `accumulators` are four floats, or four doubles of doubles'
+// products. Of TF32 operands the low 13 bits are dropped, as the hardware does. Products are added one after another;
+// the hardware's order and rounding are others.
 enum class MatrixProduct { m16n8k8_tf32, m16n8k16_f16, m16n8k16_bf16, m16n8k4_f64 };
-void multiply_matrices(MatrixProduct product, void* sums, const unsigned (&a)[4], const unsigned (&b)[2], Place place);
+void multiply_matrices(MatrixProduct product, void* accumulators, const unsigned (&a)[4], const unsigned (&b)[2],
+                       Place place);
 
 // The lanes of a full warp multiply their part of a warpgroup's product: PTX wgmma. A lane brings the words of the rows
 // of B whose numbers are its own and so many further on: eight of each, `rows` / 32 rows or one, none from `rows` on.
 enum class WarpgroupProduct { k8_tf32, k16_f16, k16_bf16 };
-void multiply_rows(WarpgroupProduct product, float* sums, const unsigned (&a)[4], const unsigned (*b)[8], int rows,
-                   Place place);
+void multiply_rows(WarpgroupProduct product, float* accumulators, const unsigned (&a)[4], const unsigned (*b)[8],
+                   int rows, Place place);
 
 // So many threads of a block meet at one of 16 barriers: PTX bar.sync. Orders their memory.
 void meet_threads(int number, int count, Place place);

@@ -29,7 +29,7 @@ constexpr Collective matrix_accesses[] = {
 };
 
 struct ProductLane {
-  void* sums;  // of the lane itself, which waits
+  void* accumulators;  // of the lane itself, which waits
   const unsigned *a, *b;
 };
 
@@ -74,12 +74,12 @@ struct Elements<MatrixProduct::m16n8k4_f64> {
   }
 };
 
-float fused(float a, float b, float sum) { return fmaf(a, b, sum); }
-double fused(double a, double b, double sum) { return fma(a, b, sum); }
+float fused(float a, float b, float accumulator) { return fmaf(a, b, accumulator); }
+double fused(double a, double b, double accumulator) { return fma(a, b, accumulator); }
 
-// Fragments as in PTX's figures: lanes 4i to 4i+3 have rows i and i+8 of A and column i of B, and lane 4i+j the sums of
-// columns 2j and 2j+1 in rows i and i+8. Of A a lane has both rows' first words, then both rows' second ones; or the
-// words of one row's double, then those of the other's.
+// Fragments as in PTX's figures: lanes 4i to 4i+3 have rows i and i+8 of A and column i of B, and lane 4i+j the
+// accumulators of columns 2j and 2j+1 in rows i and i+8. Of A a lane has both rows' first words, then both rows' second
+// ones; or the words of one row's double, then those of the other's.
 template <MatrixProduct product>
 void combine_product(void* const brought[warp_size], unsigned) {
   using Of = Elements<product>;
@@ -102,11 +102,11 @@ void combine_product(void* const brought[warp_size], unsigned) {
     for (unsigned k = 0; k < Of::depth; ++k) b[column][k] = Of::at(words, k);
   }
   for (unsigned lane = 0; lane < warp_size; ++lane) {
-    Value* const sums = static_cast<Value*>(static_cast<ProductLane*>(brought[lane])->sums);
+    Value* const accumulators = static_cast<Value*>(static_cast<ProductLane*>(brought[lane])->accumulators);
     for (unsigned item = 0; item < 4; ++item) {
       const Value* const row = a[lane / 4 + item / 2 * 8];
       const Value* const column = b[lane % 4 * 2 + item % 2];
-      for (unsigned k = 0; k < Of::depth; ++k) sums[item] = fused(row[k], column[k], sums[item]);
+      for (unsigned k = 0; k < Of::depth; ++k) accumulators[item] = fused(row[k], column[k], accumulators[item]);
     }
   }
 }
@@ -119,7 +119,7 @@ constexpr Collective products[] = {
 };
 
 struct RowsLane {
-  float* sums;
+  float* accumulators;
   const unsigned* a;
   const unsigned (*b)[8];
   int rows;
@@ -146,9 +146,9 @@ void combine_rows(void* const brought[warp_size], unsigned) {
     for (unsigned item = 0; item < rows / 2; ++item) {
       const float* const of_a = a[number / 4 + item % 4 / 2 * 8];
       const float* const of_b = b[item / 4 * 8 + number % 4 * 2 + item % 2];
-      float sum = lane(number).sums[item];
-      for (unsigned k = 0; k < Of::depth; ++k) sum = fused(of_a[k], of_b[k], sum);
-      lane(number).sums[item] = sum;
+      float accumulator = lane(number).accumulators[item];
+      for (unsigned k = 0; k < Of::depth; ++k) accumulator = fused(of_a[k], of_b[k], accumulator);
+      lane(number).accumulators[item] = accumulator;
     }
 }
 
@@ -160,10 +160,10 @@ constexpr Collective row_products[] = {
 
 }  // namespace
 
-void multiply_rows(WarpgroupProduct product, float* sums, const unsigned (&a)[4], const unsigned (*b)[8], int rows,
-                   Place place) {
+void multiply_rows(WarpgroupProduct product, float* accumulators, const unsigned (&a)[4], const unsigned (*b)[8],
+                   int rows, Place place) {
   Thread& thread = running_thread();
-  RowsLane lane = {sums, a, b, rows};
+  RowsLane lane = {accumulators, a, b, rows};
   thread.owner->meet(thread, row_products[static_cast<int>(product)], ~0u, place, &lane);
 }
 
@@ -174,9 +174,10 @@ void matrix_rows(MatrixAccess access, void* own, unsigned row, void* (&rows)[4],
   for (unsigned matrix = 0; matrix < 4; ++matrix) rows[matrix] = lane.rows[matrix];
 }
 
-void multiply_matrices(MatrixProduct product, void* sums, const unsigned (&a)[4], const unsigned (&b)[2], Place place) {
+void multiply_matrices(MatrixProduct product, void* accumulators, const unsigned (&a)[4], const unsigned (&b)[2],
+                       Place place) {
   Thread& thread = running_thread();
-  ProductLane lane = {sums, a, b};
+  ProductLane lane = {accumulators, a, b};
   thread.owner->meet(thread, products[static_cast<int>(product)], ~0u, place, &lane);
 }
 

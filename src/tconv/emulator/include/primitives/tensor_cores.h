@@ -19,17 +19,17 @@ inline void load_turned_matrices(const void* row, unsigned (&words)[4]) {
                static_cast<unsigned>(static_cast<const unsigned short*>(rows[1][m])[lane / 4]) << 16;
 }
 
-inline void multiply_tf32(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
-  multiply_matrices(MatrixProduct::m16n8k8_tf32, sums, a, b, Place::here());
+inline void multiply_tf32(float (&accumulators)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+  multiply_matrices(MatrixProduct::m16n8k8_tf32, accumulators, a, b, Place::here());
 }
-inline void multiply_f16(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
-  multiply_matrices(MatrixProduct::m16n8k16_f16, sums, a, b, Place::here());
+inline void multiply_f16(float (&accumulators)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+  multiply_matrices(MatrixProduct::m16n8k16_f16, accumulators, a, b, Place::here());
 }
-inline void multiply_bf16(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
-  multiply_matrices(MatrixProduct::m16n8k16_bf16, sums, a, b, Place::here());
+inline void multiply_bf16(float (&accumulators)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+  multiply_matrices(MatrixProduct::m16n8k16_bf16, accumulators, a, b, Place::here());
 }
-inline void multiply_f64(double (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
-  multiply_matrices(MatrixProduct::m16n8k4_f64, sums, a, b, Place::here());
+inline void multiply_f64(double (&accumulators)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+  multiply_matrices(MatrixProduct::m16n8k4_f64, accumulators, a, b, Place::here());
 }
 
 }  // namespace tconv_emulator::primitives

@@ -20,7 +20,7 @@ inline void store_matrices(void* row, const unsigned (&words)[4]) {
   for (int m = 0; m < 4; ++m) static_cast<unsigned*>(rows[m])[lane_index() % 4] = words[m];
 }
 
-inline void begin_sum(float& sum, float value) { sum = value; }
+inline void begin_accumulator(float& accumulator, float value) { accumulator = value; }
 
 template <int RowBytes>
 struct FactorRows {
@@ -50,7 +50,7 @@ struct WarpgroupProductOf<tconv::BFloat16> {
 struct WarpgroupProducts {
   struct Asked {
     void (*run)(const Asked&);
-    float* sums;
+    float* accumulators;
     const unsigned (*a)[4];
     const unsigned char* b;
     int bytes, group;
@@ -61,8 +61,8 @@ struct WarpgroupProducts {
 
   void begin_group() {}
   template <class Element, int Rows, int RowBytes>
-  void add(float (&sums)[Rows / 2], const unsigned (&a)[4], const FactorRows<RowBytes>& b, int bytes) {
-    const Asked product = {take<Element, Rows, RowBytes>, sums, &a, b.start, bytes, newest};
+  void add(float (&accumulators)[Rows / 2], const unsigned (&a)[4], const FactorRows<RowBytes>& b, int bytes) {
+    const Asked product = {take<Element, Rows, RowBytes>, accumulators, &a, b.start, bytes, newest};
     if (!copies_are_late()) return product.run(product);
     if (count == most_asked) refuse("wgmma: more products on their way than the emulator keeps", Place::here());
     asked[count++] = product;
@@ -81,7 +81,7 @@ struct WarpgroupProducts {
     unsigned words[Rows < 32 ? 1 : Rows / 32 + 1][8];
     for (int row = static_cast<int>(lane_index()); row < Rows; row += 32)
       for (int word = 0; word < 8; ++word) words[row / 32][word] = rows.word(product.bytes, row, word);
-    multiply_rows(WarpgroupProductOf<Element>::value, product.sums, *product.a, words, Rows, Place::here());
+    multiply_rows(WarpgroupProductOf<Element>::value, product.accumulators, *product.a, words, Rows, Place::here());
   }
 };
 
