@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tconv.planner import DIRECT, MMA, Gpu, Kernel, Question, Unplannable, choose
-from tconv.planner.boxes import needs_wide_index, works
+from tconv.planner.block_tiles import needs_wide_index, works
 from tconv.planner.choice import replan
 from tconv.planner.mma import equivalent, why_not_mma
 from tconv.planner.mma.builder import (
@@ -54,7 +54,7 @@ def problems(draw):
         assume(False)
 
 
-def boxes_of(problem, layer, tile):
+def block_tiles_of(problem, layer, tile):
     kernel = launching(layer, tile, H200.multiprocessors)
     return works(problem, layer, kernel) // kernel.weight_sets
 
@@ -67,7 +67,7 @@ def tile_of(layer, columns, wide=1, row_tiles=2, position_tiles=4, **options):
         wide=wide,
         row_tiles=row_tiles,
         position_tiles=position_tiles,
-        box=(1, 1, 1, columns),
+        block_tile=(1, 1, 1, columns),
         k_tile_steps=1,
         origin=options.pop("origin", 0),
         channels_last=options.pop("channels_last", False),
@@ -93,11 +93,11 @@ def test_plans_can_be_launched(problem):
     assert 0 < planned.shared_bytes <= H200.shared_bytes_per_block
     assert 0 < planned.grid < 2**31
     shape = MmaShape(layer, tile)
-    sets, count = layer.groups * shape.row_blocks, boxes_of(problem, layer, tile)
+    sets, count = layer.groups * shape.row_blocks, block_tiles_of(problem, layer, tile)
     assert planned.grid % sets == 0
     assert sets <= planned.grid <= count * sets
     assert tile.pipeline.resident or planned.grid == count * sets
-    assert count * shape.box_positions >= positions(problem, layer)
+    assert count * shape.block_tile_positions >= positions(problem, layer)
     assert 0 <= planned.preparation.grid * planned.preparation.threads - shape.preparing_items < 256
     assert planned.preparation.bytes == shape.weight_bytes
     assert planned.predicted_seconds > 0
@@ -115,8 +115,8 @@ def test_blocks_take_no_more_memory_than_the_gpu_gives(problem):
         assume(False)
 
 
-def test_resident_weights_share_the_boxes_evenly():
-    """So many blocks as run at once; of 1000 boxes each has 4 at most, and as few blocks as that takes."""
+def test_resident_weights_share_the_block_tiles_evenly():
+    """So many blocks as run at once; of 1000 block tiles each has 4 at most, and as few blocks as that takes."""
     layer = Layer(2, 16, 16, (1, 2, 2), (1, 2, 2), precision="fp16")
     tile = with_resident_weights(layer, tile_of(layer, 256, wide=4, row_tiles=4, position_tiles=8))
     problem = Problem(layer, 1000, (1, 1, 256))
@@ -145,11 +145,11 @@ def test_every_candidate_suits_the_kernel(problem):
     for place in range(0, 0 if tiles is None else length(tiles), 7):
         tile = single(tiles, place)
         shape = MmaShape(layer, tile)
-        assert shape.box_positions <= tile.warps.wide * tile.warps.position_tiles * 8
+        assert shape.block_tile_positions <= tile.warps.wide * tile.warps.position_tiles * 8
         sums = tile.warps.row_tiles * tile.warps.position_tiles
         assert sums * 4 * (2 if layer.precision == "fp32" else 1) <= 128
         assert 1 <= tile.pipeline.k_tile_shifts <= shape.shifts
-        assert shape.halo_all_rows * shape.halo_columns >= shape.box_positions
+        assert shape.halo_all_rows * shape.halo_columns >= shape.block_tile_positions
         assert 0 < shape.fragments_with_taps <= shape.shifts * shape.block_row_tiles
         assert suits_channels(shape) and holds_inputs(shape)
         if tile.pipeline.copied:

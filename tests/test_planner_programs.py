@@ -64,17 +64,17 @@ def test_tensors_of_the_results_shape_are_read_and_channels_are_computed_once() 
     assert fused_seconds(WIDE, H200) == pass_seconds(WIDE, H200) == 0
 
 
-def test_a_box_that_reaches_beyond_the_outputs_computes_there_too() -> None:
-    """65 positions in each row: boxes of 66 compute the program for fewer places than those of 68."""
+def test_a_block_tile_that_reaches_beyond_the_outputs_computes_there_too() -> None:
+    """65 positions in each row: block tiles of 66 compute the program for fewer places than those of 68."""
     kernels = [kernel for kernel, _ in leading(Question(FOUR), H200, 12) if kernel.family == "wgmma"]
-    behind, columns = with_program(FOUR, GELU), [kernel.tile.box.columns for kernel in kernels]
+    behind, columns = with_program(FOUR, GELU), [kernel.tile.block_tile.columns for kernel in kernels]
     costs = [[predict(each, kernel.layer, kernel.tile, H200).seconds for kernel in kernels] for each in (FOUR, behind)]
     assert {66, 68} <= set(columns)
     assert [own - alone for alone, own in zip(*costs, strict=True)] == pytest.approx(
         [fused_seconds(behind, H200) * 66 * width / 65**2 for width in columns]
     )
-    assert choose(Question(FOUR), H200).kernel.tile.box.columns == 68
-    assert choose(Question(behind), H200).kernel.tile.box.columns == 66
+    assert choose(Question(FOUR), H200).kernel.tile.block_tile.columns == 68
+    assert choose(Question(behind), H200).kernel.tile.block_tile.columns == 66
 
 
 def test_a_pass_that_is_saved_speaks_for_the_kernel() -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tconv.planner import FAMILIES, Gpu, Kernel
-from tconv.planner.boxes import rounds
+from tconv.planner.block_tiles import rounds
 from tconv.planner.wgmma.builder import wgmma_tile, with_resident_weights
 from tconv.planner.wgmma.candidates import candidates
 from tconv.planner.wgmma.launching import launching
@@ -26,10 +26,17 @@ def k2_s2(channels: int, groups: int = 1) -> Layer:
 
 @pytest.mark.parametrize(("groups", "stay", "grid"), [(1, 0, 125), (1, 1, 125), (3, 0, 125), (3, 1, 126)])
 def test_each_block_keeps_its_own_weights(groups, stay, grid):
-    """As few blocks as the most boxes of one ask for; those that keep their weights are so many of each set."""
+    """As few blocks as the most block tiles of one ask for; those that keep their weights are so many of each set."""
     layer = k2_s2(64, groups)
     tile = wgmma_tile(
-        layer, box=(1, 1, 2, 64), channels=64, phases=4, position_tiles=1, stacked=0, k_tile_steps=2, patch_columns=8
+        layer,
+        block_tile=(1, 1, 2, 64),
+        channels=64,
+        phases=4,
+        position_tiles=1,
+        stacked=0,
+        k_tile_steps=2,
+        patch_columns=8,
     )
     tile = with_resident_weights(layer, tile) if stay else tile
     plan = WGMMA.plan_with(Problem(layer, 500, (1, 2, 64)), Kernel("wgmma", layer, tile), H200)
@@ -68,7 +75,14 @@ def test_weights_that_a_block_reads_once_need_not_stay():
 def test_a_block_with_one_phase_brings_what_that_reads(kernel, padding, places):
     layer = Layer(2, 64, 64, (1, kernel, kernel), (1, 2, 2), (0, padding, padding), precision="tf32")
     alone = wgmma_tile(
-        layer, box=(1, 1, 4, 4), channels=64, phases=1, position_tiles=1, stacked=0, k_tile_steps=4, patch_columns=1
+        layer,
+        block_tile=(1, 1, 4, 4),
+        channels=64,
+        phases=1,
+        position_tiles=1,
+        stacked=0,
+        k_tile_steps=4,
+        patch_columns=1,
     )
     shape, every = WgmmaShape(layer, alone), WgmmaShape(layer, replace(alone, phases=4))
     assert shape.halo_all_rows * shape.halo_columns == places
@@ -82,11 +96,11 @@ def test_a_block_with_one_phase_brings_what_that_reads(kernel, padding, places):
         (Layer(2, 64, 128, (1, 4, 4), (1, 2, 2), bias=True), (1, 64, 64), "bf16", 68),
     ],
 )
-def test_boxes_have_whole_rows_where_rows_begin_within_sectors(layer, input_size, precision, columns):
-    """1.6 and 1.9 times as fast, measured, as boxes whose runs end in sectors that other blocks store the rest of."""
+def test_block_tiles_have_whole_rows_where_rows_begin_within_sectors(layer, input_size, precision, columns):
+    """1.6 and 1.9 times as fast, measured, as those whose runs end in sectors that other blocks store the rest of."""
     problem = Problem(replace(layer, precision=precision), 64, input_size)
     tile = WGMMA.plan(problem, H200).kernel.tile
-    assert tile.box.columns == columns and tile.box.rows > 1
+    assert tile.block_tile.columns == columns and tile.block_tile.rows > 1
     assert tile.phases == math.prod(layer.stride), "rows of all phases lie behind each other"
     assert problem.output_size[2] * problem.layer.item_bytes % 32 > 0
 
@@ -95,9 +109,16 @@ def test_whole_rows_are_predicted_to_cut_fewer_sectors():
     layer = Layer(3, 64, 128, (3, 3, 3), (2, 2, 2), (1, 1, 1), precision="tf32")
     problem = Problem(layer, 16, (24, 48, 48))
 
-    def memory(box):
+    def memory(block_tile):
         tile = wgmma_tile(
-            layer, box=box, channels=32, phases=8, position_tiles=1, stacked=0, k_tile_steps=4, patch_columns=4
+            layer,
+            block_tile=block_tile,
+            channels=32,
+            phases=8,
+            position_tiles=1,
+            stacked=0,
+            k_tile_steps=4,
+            patch_columns=4,
         )
         return predict(problem, layer, tile, H200).memory
 

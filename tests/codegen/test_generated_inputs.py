@@ -59,7 +59,7 @@ def text(precision: Precision, tmp_path_factory: pytest.TempPathFactory) -> str:
     (planned,) = plan_layers(trace, path, GPU, "match", lambda problem, wanted: precision)
     tile = wgmma_tile(
         layer,
-        box=(1, 1, 2, 16),
+        block_tile=(1, 1, 2, 16),
         channels=32,
         phases=4,
         position_tiles=1,

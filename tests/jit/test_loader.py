@@ -224,10 +224,10 @@ def test_inputs_are_prepared_before_the_weights(monkeypatch: pytest.MonkeyPatch)
     """Behind a kernel of the same call the next begins while that runs; in front of the first, anybody's may stand."""
     driver = _Driver(monkeypatch)
     problem = Problem(Layer(2, 16, 32, (1, 2, 2), (1, 2, 2), precision="fp16"), 5, (1, 7, 9))
-    box = (1, 1, 2, 8)
+    block_tile = (1, 1, 2, 8)
     tile = wgmma_tile(
-        problem.layer, box=box, channels=32, phases=4, position_tiles=1, stacked=0, k_tile_steps=2, patch_columns=1,
-        prepared_inputs=1,
+        problem.layer, block_tile=block_tile, channels=32, phases=4, position_tiles=1, stacked=0, k_tile_steps=2,
+        patch_columns=1, prepared_inputs=1,
     )  # fmt: skip
     plan = WGMMA.plan_with(problem, Kernel("wgmma", problem.layer, tile), Gpu.h200())
     taken: list[int] = []

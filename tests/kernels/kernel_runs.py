@@ -24,7 +24,7 @@ INSTANCES = {instance.name: instance for family in AXES for instance in instance
 SLICED = {instance.name: instance for family in AXES for instance in sliced(family)}
 PROGRAMMED = {instance.name: instance for family in AXES for instance in programmed(family)}
 
-#: With so few multiprocessors, blocks whose weights are resident go through several boxes.
+#: With so few multiprocessors, blocks whose weights are resident go through several block tiles.
 GPU = replace(Gpu.h200(), multiprocessors=1)
 #: Half an ulp, relative, of what is stored; and the unit of the sums.
 _STORED = dict.fromkeys(PRECISIONS, 2.0**-24) | {"fp16": 2.0**-11, "bf16": 2.0**-8, "fp64": 2.0**-53}

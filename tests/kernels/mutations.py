@@ -260,8 +260,8 @@ MUTATIONS_OF_MMA = {
         "address",
     ),
     "halo moved by one": (
-        "box.column - Shape::WidthShifts::highest}",
-        "box.column - Shape::WidthShifts::highest + 1}",
+        "block_tile.column - Shape::WidthShifts::highest}",
+        "block_tile.column - Shape::WidthShifts::highest + 1}",
         "mma-2d-k3-s1-fp32-flat",
         "plain",
     ),
@@ -313,15 +313,15 @@ MUTATIONS_OF_MMA = {
         "mma-2d-staged-fp32-wide",
         "plain",
     ),
-    "the box before the next one's inputs": (
-        "if (is_there()) inputs.begin(boxes.box(number_ahead));",
+    "the block_tile before the next one's inputs": (
+        "if (is_there()) inputs.begin(block_tiles.block_tile(number_ahead));",
         "",
         "mma-2d-k3-s1-fp16-resident",
         "plain",
     ),
-    "outputs stored where the next box is": (
-        "boxes.box(number), first_row_tile,",
-        "boxes.box(number_ahead), first_row_tile,",
+    "outputs stored where the next block tile is": (
+        "block_tiles.block_tile(number),\n                           first_row_tile,",
+        "block_tiles.block_tile(number_ahead),\n                           first_row_tile,",
         "mma-2d-k3-s1-fp16-resident",
         "plain",
     ),
@@ -344,8 +344,8 @@ MUTATIONS_OF_MMA = {
         "plain",
     ),
     "copied rows read from where their first patch begins": (
-        "(Shape::by_channel ? Shape::patch_lead : 0) + in_box.column",
-        "in_box.column",
+        "(Shape::by_channel ? Shape::patch_lead : 0) + in_block_tile.column",
+        "in_block_tile.column",
         "mma-2d-dense-tf32-copied-patched",
         "plain",
     ),
@@ -368,7 +368,7 @@ MUTATIONS_OF_MMA = {
         "plain",
     ),
     "origin left out of the column": (
-        "Width::stride - Tile::Box::origin + phase % Width::stride",
+        "Width::stride - Tile::BlockTile::origin + phase % Width::stride",
         "Width::stride + phase % Width::stride",
         "mma-1d-k4-s2-fp32-high",
         "plain",
@@ -385,8 +385,8 @@ MUTATIONS_OF_MMA = {
         "mma-1d-k4-s2-fp32-high",
         "address",
     ),
-    "outputs of the box's border stored twice": (
-        "return number < Shape::box_positions && sample < batch",
+    "outputs of the block_tile's border stored twice": (
+        "return number < Shape::block_tile_positions && sample < batch",
         "return sample < batch",
         "mma-2d-k3-s1-fp16-high",
         "thread",
@@ -464,7 +464,7 @@ MUTATIONS_OF_MMA = {
         "plain",
     ),
     "outputs beside an origin stored as if aligned": (
-        "greatest_common_divisor(greatest_common_divisor(side_by_side, Tile::Box::origin), most)",
+        "greatest_common_divisor(greatest_common_divisor(side_by_side, Tile::BlockTile::origin), most)",
         "greatest_common_divisor(side_by_side, most)",
         "mma-1d-k4-s2-fp32-high",
         "address",
@@ -658,8 +658,8 @@ MUTATIONS_OF_WGMMA = {
         "wgmma-2d-staged-tf32-all",
         "address",
     ),
-    "weights that stay taken from another box's stages": (
-        "    if (Tile::resident) weights.turn = 0;  // they are there since the first box\n",
+    "weights that stay taken from another block_tile's stages": (
+        "    if (Tile::resident) weights.turn = 0;  // they are there since the first block tile\n",
         "",
         "wgmma-2d-k3-s2-op1-one-resident",
         "plain",
@@ -788,7 +788,7 @@ MUTATIONS_OF_PROGRAMS = {
         "wgmma-2d-k3-s2-aligned-bf16-last-residual",
         "address",
     ),
-    "operands of positions beyond the box": (
+    "operands of positions beyond the block_tile": (
         "to[half], inside[half] && present)",
         "to[half], present)",
         "wgmma-2d-k3-s2-aligned-tf32-all-residual",

@@ -85,8 +85,8 @@ def chosen_blocks_are_right(plan: Plan, text: str | None = None) -> bool:
         return torch.equal(y.tensor[compared].double(), output_at(problem, weights, compared))
 
 
-def one_box_a_block(problem):
-    """The plan on tensor cores, for so many multiprocessors that no block goes through several boxes."""
+def one_block_tile_a_block(problem):
+    """The plan on tensor cores, for so many multiprocessors that no block goes through several block tiles."""
     kernel = MMA.plan(problem, Gpu.h200()).kernel
     return MMA.plan_with(problem, kernel, replace(Gpu.h200(), multiprocessors=2**28))
 
@@ -100,13 +100,13 @@ def test_chosen_blocks_of_huge_problems(name):
 @pytest.mark.rotates(6)
 @pytest.mark.parametrize("name", ["input and output", "a plane of the output", "a plane of the input", "positions"])
 def test_chosen_blocks_on_tensor_cores(name):
-    assert chosen_blocks_are_right(one_box_a_block(HUGE[name]))
+    assert chosen_blocks_are_right(one_block_tile_a_block(HUGE[name]))
 
 
 def test_lanes_that_store_channels_planes_apart():
     """Each plane has fewer than 2^31 outputs; a lane's next channel is several planes on."""
     layer = Layer(2, 4, 16, (1, 8, 1), (1, 8, 1), bias=True, precision="fp16")
-    assert chosen_blocks_are_right(one_box_a_block(Problem(layer, 1, (1, 2**22, 16))))
+    assert chosen_blocks_are_right(one_block_tile_a_block(Problem(layer, 1, (1, 2**22, 16))))
 
 
 @pytest.mark.parametrize("name", ["input and output", "a plane of the output", "positions"])

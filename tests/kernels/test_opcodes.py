@@ -38,8 +38,8 @@ def test_opcodes(name: str, tmp_path: Path) -> None:
     of_visit = shape.taps if shape.known else kernel.layer.kernel[2] if of_row else shape.row_visits
     steps, planes = (shape.batch_steps, 3) if shape.exact else (tile.k_tile_steps, 1)
     of_tile = of_visit * steps * planes
-    # Those of tiles that have no position of the box may be left out: nothing of them is stored.
-    used = tile.position_tiles if tile.stacked else min(tile.position_tiles, -(-shape.box_positions // 128))
+    # Those of tiles that have no position of the block tile may be left out: nothing of them is stored.
+    used = tile.position_tiles if tile.stacked else min(tile.position_tiles, -(-shape.block_tile_positions // 128))
     assert code["HGMMA"] in (of_tile * tile.position_tiles, of_tile * used)
     assert code["UBLKCP"] >= 1, "weights come by cp.async.bulk"
     assert code["USETMAXREG"] == 2, "warps take and give registers"

@@ -266,7 +266,7 @@ def test_too_little_memory_is_trouble_and_no_plainer_kernel(model_file: Write, m
 
 @pytest.mark.slow
 def test_every_kernel_of_a_layer_is_checked(model_file: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The best one, the one for any size, and both of another type, each block at several boxes."""
+    """The best one, the one for any size, and both of another type, each block at several block tiles."""
     launches: list[tuple[str, int]] = []
 
     def run_and_note(source: str, made: Any, **kwargs: Any) -> None:

@@ -265,15 +265,20 @@ def reads_channels_last(kernel: Kernel[Any]) -> bool:
 
 
 def tile_members(tile: Any) -> str:
-    """The constants of a tile; those of a part of it in a struct of their own: ``Box::rows``."""
+    """The constants of a tile; those of a part of it in a struct of their own: ``BlockTile::rows``."""
     parts = {part.name: getattr(tile, part.name) for part in fields(tile)}
     structs = [
-        f"  struct {name.capitalize()} {{ {_constants(vars(value))} }};\n"
+        f"  struct {member_type(name)} {{ {_constants(vars(value))} }};\n"
         for name, value in parts.items()
         if is_dataclass(value)
     ]
     numbers = {name: value for name, value in parts.items() if not is_dataclass(value)}
     return "".join(structs) + f"  {_constants(numbers)}\n"
+
+
+def member_type(name: str) -> str:
+    """The struct of that part of a tile: ``BlockTile`` of ``block_tile``."""
+    return "".join(word.capitalize() for word in name.split("_"))
 
 
 def _constants(numbers: Mapping[str, int]) -> str:

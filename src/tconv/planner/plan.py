@@ -100,7 +100,7 @@ class Unplannable(ValueError):
 
 
 def tile_fields(tile: Any) -> Iterator[tuple[str, int]]:
-    """The numbers of a tile by name, those of its parts with a dot: ``("box.rows", 8)``."""
+    """The numbers of a tile by name, those of its parts with a dot: ``("block_tile.rows", 8)``."""
     for part in fields(tile):
         value = getattr(tile, part.name)
         if is_dataclass(value):

@@ -8,7 +8,7 @@ from tconv.problem import Axis, Problem
 
 
 def halo(axis: Axis) -> int:
-    """From the lowest to the highest shift: the inputs around those of a box that its taps read."""
+    """From the lowest to the highest shift: the inputs around those of a block tile that its taps read."""
     return axis.shift_of(axis.kernel - 1) - axis.shift_of(0)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from tree_sitter import Node
 
 from tconv.codegen.headers.syntax import STRUCTS, Text, declared_name, field, walk, words
-from tconv.kernels.source import ROUNDING
+from tconv.kernels.source import ROUNDING, member_type
 from tconv.planner import Kernel
 from tconv.planner.numbers import ceil_div
 from tconv.planner.shifts import halo, shift_count
@@ -124,8 +124,8 @@ def _known_of(kernel: Kernel[Any]) -> dict[str, int]:
 
 def _moved(axis: Axis, tile: Any, name: str) -> Axis:
     """An axis of the shape, whose positions begin at an origin."""
-    box = getattr(tile, "box", tile)
-    return axis._replace(padding=axis.padding - getattr(box, f"{name}origin", 0))
+    block_tile = getattr(tile, "block_tile", tile)
+    return axis._replace(padding=axis.padding - getattr(block_tile, f"{name}origin", 0))
 
 
 class _OfKernel:
@@ -221,7 +221,7 @@ def _members(prefix: str, tile: Any) -> dict[str, int]:
         if isinstance(value, int):
             found[f"{prefix}::{name}"] = value
         elif hasattr(value, "__dict__"):
-            found.update(_members(f"{prefix}::{name.capitalize()}", value))
+            found.update(_members(f"{prefix}::{member_type(name)}", value))
     return found
 
 

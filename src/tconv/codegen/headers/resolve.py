@@ -27,7 +27,7 @@ from tconv.codegen.headers.syntax import STRUCTS, Text, declared_name, expressio
 #: The template parameter of what differs among kernels, a struct of constants.
 KERNEL = "Kernel"
 #: Parameters that are all of a kernel.
-OF_KERNEL = ("Layer", "Tile", "Program", "Box", "Shape")
+OF_KERNEL = ("Layer", "Tile", "Program", "BlockTile", "Shape")
 #: Parameters that always are the layer's own.
 OF_LAYER = ("Element", "Accumulator", "Sum")
 #: An enumeration, and its names by their values.
@@ -230,8 +230,8 @@ def _bound(world: World, name: str, program: str) -> Scope:
     scope.names["Program"] = world.instance(program, layer) if program else world.named("Identity")
     element = world.member(layer, "Element")
     total = world.member(world.instance("AccumulatorOf", element), "type")
-    if tile.members is not None and "Box" in tile.members.names:
-        scope.names["Box"] = world.member(tile, "Box")
+    if tile.members is not None and "BlockTile" in tile.members.names:
+        scope.names["BlockTile"] = world.member(tile, "BlockTile")
     scope.names.update(Element=element, Accumulator=total, Sum=total)
     return scope
 

@@ -46,15 +46,15 @@ AXES: dict[str, str] = {
     "Tile::Warps::row_tiles": "all phases of some channels, or a part of them",
     "Tile::Warps::position_tiles": "2 and 4",
     "Tile::channels": "1 to 16",
-    "Tile::Box::images": "1 and several",
-    "Tile::Box::depths": "1 and several",
-    "Tile::Box::rows": "1 and several",
-    "Tile::Box::columns": "even and odd",
+    "Tile::BlockTile::images": "1 and several",
+    "Tile::BlockTile::depths": "1 and several",
+    "Tile::BlockTile::rows": "1 and several",
+    "Tile::BlockTile::columns": "even and odd",
     "Tile::Pipeline::k_tile_steps": "1 and 2",
     "Tile::Pipeline::k_tile_shifts": "1, all, a part that divides them or not",
-    "Tile::Box::depth_origin": "0 and more",
-    "Tile::Box::row_origin": "0 and more",
-    "Tile::Box::origin": "0 and more",
+    "Tile::BlockTile::depth_origin": "0 and more",
+    "Tile::BlockTile::row_origin": "0 and more",
+    "Tile::BlockTile::origin": "0 and more",
     "Tile::channels_last": "both; channels in whole vectors and not",
     "Tile::Pipeline::patch_columns": "1 to 8; rows of the halo that begin and end within a patch",
     "Tile::Pipeline::copied": "none, 1 stage to 4; rounded, of two words, turned from 16-bit items",
@@ -112,7 +112,7 @@ def _copied_tiles(layer: Layer, most_together: int) -> dict[str, MmaTile]:
     """Those of `_tiles` whose inputs can be copied, with some number of stages, at most as many as k-tiles."""
     found = {}
     for stages, (width, tile) in enumerate(_tiles(layer, most_together).items(), 1):
-        patched = with_pipeline(tile, patch_columns=math.gcd(most_together, tile.box.columns))
+        patched = with_pipeline(tile, patch_columns=math.gcd(most_together, tile.block_tile.columns))
         if can_copy(layer, patched, most_together):
             most = 4 if tile.pipeline.resident else min(4, MmaShape(layer, tile).k_tiles)
             found[f"copied-{width}"] = with_pipeline(patched, copied=min(max(2, stages), most))
@@ -120,7 +120,7 @@ def _copied_tiles(layer: Layer, most_together: int) -> dict[str, MmaTile]:
 
 
 def _tiles(layer: Layer, most_together: int) -> dict[str, MmaTile]:
-    """By name: a warp with all phases, if they fit, on a flat box; and blocks of several warps with a part of them."""
+    """By name: a warp with all phases, if they fit, on a flat block tile; blocks of several warps that share them."""
     phases = -(-math.prod(layer.stride) * row_channels(layer) // 16)
     deep, tall = (int(not axis.is_trivial) for axis in layer.axes[:2])
     width = layer.axes[2]
@@ -154,7 +154,7 @@ def _tile(
     warps: tuple[int, int],
     row_tiles: int,
     position_tiles: int,
-    box: tuple[int, int, int, int],
+    block_tile: tuple[int, int, int, int],
     k_tile_steps: int = 1,
     origin: int = 0,
     channels_last: bool = False,
@@ -167,7 +167,7 @@ def _tile(
         wide=wide,
         row_tiles=row_tiles,
         position_tiles=position_tiles,
-        box=box,
+        block_tile=block_tile,
         k_tile_steps=k_tile_steps,
         origin=origin,
         channels_last=channels_last,

@@ -1,12 +1,13 @@
-// mma: a box's inputs on their way from memory to shared memory, turned or copied. `mma.cuh` has the picture.
+// mma: a block tile's inputs on their way from memory to shared memory, turned or copied. `mma.cuh` has the picture.
 //
-// `MmaInputs` has a thread's part: `begin` with a box, `load` all parts of a k-tile into a stage, then `end_k_tile`;
-// `wait`, and a barrier behind it, before the k-tile is read that was asked for `Shape::stages_ahead` k-tiles ago.
+// `MmaInputs` has a thread's part: `begin` with a block tile, `load` all parts of a k-tile into a stage, then
+// `end_k_tile`; `wait`, and a barrier behind it, before the k-tile is read that was asked for `Shape::stages_ahead`
+// k-tiles ago.
 #pragma once
 #include "mma/factors.cuh"
 #include "mma/shape.cuh"
 #include "primitives/asynchronous.cuh"
-#include "primitives/boxes.cuh"
+#include "primitives/block_tiles.cuh"
 
 namespace tconv {
 
@@ -40,7 +41,7 @@ TCONV_DEVICE const typename Layer::Element* mma_first_input(const typename Layer
   return x + static_cast<long long>(group) * Layer::group_in_channels * (Tile::channels_last ? 1 : plane);
 }
 
-// A thread's part of a box's inputs that come through registers, where they are rounded and, unless they are
+// A thread's part of a block tile's inputs that come through registers, where they are rounded and, unless they are
 // channels_last, turned: a k-tile is on its way while the one before it is multiplied. In shared memory they lie
 // position by position, the channels of a k-tile together, as ldmatrix wants them. They come in patches of a vector of
 // channels by `patch_columns` neighbouring columns. A load brings one channel of a patch, or all of a column where
@@ -58,7 +59,7 @@ struct MmaTurnedInputs {
   static constexpr int loads = vectors ? 1 : side, words = load_bytes < 4 ? 1 : load_bytes / 4;
   const InputMap<Layer, Shape> map;
   const Element* const x;                // of the block's group
-  const Element* first;                  // of the box's first image
+  const Element* first;                  // of the block tile's first image
   unsigned inside;                       // by patch: whether it is one of the input
   Index offsets[Shape::thread_patches];  // of the patch's first channel and column in the first k-tile
   // Words are not taken apart before they are stored: that would wait for each load.
@@ -94,10 +95,10 @@ struct MmaTurnedInputs {
   TCONV_DEVICE MmaTurnedInputs(const Element* x, int group, int batch, int depths, int rows, int columns)
       : map(batch, depths, rows, columns), x(mma_first_input<Layer, Tile>(x, group, map.plane)) {}
 
-  // Whatever is loaded from now on is of this box.
-  TCONV_DEVICE void begin(const BoxPosition& box) {
-    first = x + static_cast<long long>(box.image) * map.channels * map.plane;
-    const BoxPosition halo = halo_of<Shape>(box);
+  // Whatever is loaded from now on is of this block tile.
+  TCONV_DEVICE void begin(const BlockTilePosition& block_tile) {
+    first = x + static_cast<long long>(block_tile.image) * map.channels * map.plane;
+    const BlockTilePosition halo = halo_of<Shape>(block_tile);
     inside = 0;
 #pragma unroll
     for (int i = 0; i < Shape::thread_patches; ++i) {
@@ -152,10 +153,10 @@ struct MmaTurnedInputs {
   }
 };
 
-// A thread's part of a box's inputs that lie channel by channel: some patches of some channels, copied as they are,
-// several k-tiles ahead. A warp rounds or turns them when it loads its operands; 16-bit ones only where no shift moves
-// them along the row, as they are turned eight by eight. (Before sm_90 a wait for weights is one for all copies, so
-// that only the next k-tile is on its way.)
+// A thread's part of a block tile's inputs that lie channel by channel: some patches of some channels, copied as they
+// are, several k-tiles ahead. A warp rounds or turns them when it loads its operands; 16-bit ones only where no shift
+// moves them along the row, as they are turned eight by eight. (Before sm_90 a wait for weights is one for all copies,
+// so that only the next k-tile is on its way.)
 template <class Layer, class Tile>
 struct MmaCopiedInputs {
   using Shape = MmaShape<Layer, Tile>;
@@ -165,7 +166,7 @@ struct MmaCopiedInputs {
   static constexpr int patch_bytes = Tile::Pipeline::patch_columns * Shape::item_bytes;
   const InputMap<Layer, Shape> map;
   const Element* const x;                // of the block's group
-  const Element* first;                  // of the box's first image
+  const Element* first;                  // of the block tile's first image
   unsigned inside;                       // by patch: whether it is one of the input
   Index offsets[Shape::thread_patches];  // of the patch in the thread's first channel of the first k-tile
   ThreadCopies<patch_bytes, Shape::thread_loads, Shape::input_stages> copies;
@@ -173,10 +174,10 @@ struct MmaCopiedInputs {
   TCONV_DEVICE MmaCopiedInputs(const Element* x, int group, int batch, int depths, int rows, int columns)
       : map(batch, depths, rows, columns), x(mma_first_input<Layer, Tile>(x, group, map.plane)) {}
 
-  // Whatever is copied from now on is of this box.
-  TCONV_DEVICE void begin(const BoxPosition& box) {
-    first = x + static_cast<long long>(box.image) * map.channels * map.plane;
-    const BoxPosition halo = halo_of<Shape>(box);
+  // Whatever is copied from now on is of this block tile.
+  TCONV_DEVICE void begin(const BlockTilePosition& block_tile) {
+    first = x + static_cast<long long>(block_tile.image) * map.channels * map.plane;
+    const BlockTilePosition halo = halo_of<Shape>(block_tile);
     inside = 0;
 #pragma unroll
     for (int i = 0; i < Shape::thread_patches; ++i) {

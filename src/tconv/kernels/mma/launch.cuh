@@ -1,20 +1,20 @@
 // mma: how a kernel is launched.
 #pragma once
 #include "mma/shape.cuh"
-#include "primitives/boxes.cuh"
+#include "primitives/block_tiles.cuh"
 
 namespace tconv {
 
 template <class Layer, class Tile>
 TCONV_CONSTANT Launch mma_launch(const Sizes& sizes) {
   using Shape = MmaShape<Layer, Tile>;
-  const int positions[] = {Shape::Depth::positions(sizes.output[0] + Tile::Box::depth_origin),
-                           Shape::Height::positions(sizes.output[1] + Tile::Box::row_origin),
-                           Shape::Width::positions(sizes.output[2] + Tile::Box::origin)};
+  const int positions[] = {Shape::Depth::positions(sizes.output[0] + Tile::BlockTile::depth_origin),
+                           Shape::Height::positions(sizes.output[1] + Tile::BlockTile::row_origin),
+                           Shape::Width::positions(sizes.output[2] + Tile::BlockTile::origin)};
   // Of resident weights as many blocks as run at the same time. A lane stores neighbouring outputs of 32 channels.
-  return boxes_launch<Shape, Tile>(
+  return block_tiles_launch<Shape, Tile>(
       sizes, positions, Tile::Pipeline::resident, sizes.multiprocessors * Tile::blocks, Shape::weight_sets,
-      Tile::Box::images * Layer::groups * Layer::group_in_channels + Shape::k_tile_channels, 32);
+      Tile::BlockTile::images * Layer::groups * Layer::group_in_channels + Shape::k_tile_channels, 32);
 }
 
 }  // namespace tconv

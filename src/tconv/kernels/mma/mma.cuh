@@ -13,9 +13,10 @@
 // Where the kernel is a multiple of the stride every phase has a tap at every shift. Elsewhere a tile of 16 rows of one
 // phase leaves out the shifts at which the phase has no tap.
 //
-//     Warps: wide = 2, high = 2                       a block owns a box of positions: images x depths x rows x
-//                  positions                          columns of them (`Box`), numbered one after the other;
-//              ............ ............              numbers beyond the box repeat the first position and are not
+//     Warps: wide = 2, high = 2                       a block owns a block tile of positions: images x depths x rows x
+//                  positions                          columns of them (`BlockTile`), numbered one after the other;
+//              ............ ............              numbers beyond the block tile repeat the first position and are
+//              not
 //        rows  : warp 0   : : warp 2   :              stored. A warp owns row_tiles tiles of 16 rows by position_tiles
 //              :..........: :..........:              tiles of 8 positions. Neighbouring row tiles are the phases of
 //              : warp 1   : : warp 3   :              the same channels, the column phase running fastest: a warp
@@ -23,7 +24,7 @@
 //
 // Shared memory, in this order; stages go round, the one read while another is written:
 //
-//   | stages of inputs: the box with the halo     | stages of weights: as the lanes want them, | what tells when
+//   | stages of inputs: the block tile with the halo     | stages of weights: as the lanes want them, | what tells when
 //   | around it, a k-tile of channels; 0 outside   | a fragment is one load of 16 bytes         | weights have landed
 //
 // Moving by a shift is adding a constant to a place. At the end warps bring their outputs into the order of memory, in
@@ -42,8 +43,8 @@
 // Not-a-number: an input outside the map counts as 0, and so does a weight that a phase does not have: an infinite or
 // NaN input reaches all outputs of the positions that read it, an infinite or NaN weight also those at the border.
 //
-// Sizes: the channels of a box's inputs and 32 planes of outputs must stay below 2^31 unless wide_index, as channels
-// that a lane stores are up to so many apart; the rest is 64-bit.
+// Sizes: the channels of a block tile's inputs and 32 planes of outputs must stay below 2^31 unless wide_index, as
+// channels that a lane stores are up to so many apart; the rest is 64-bit.
 #pragma once
 #include "mma/columns.cuh"
 #include "mma/inputs.cuh"
@@ -121,18 +122,19 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
   const int weight_set = static_cast<int>(blockIdx.x) % Shape::weight_sets;
   const int group = weight_set / Shape::row_blocks, row_block = weight_set % Shape::row_blocks;
   const int first_row_tile = row_block * Shape::block_row_tiles + warp_high * Tile::Warps::row_tiles;
-  const Boxes<typename Tile::Box> boxes(Shape::Depth::positions(output_depth + Tile::Box::depth_origin),
-                                        Shape::Height::positions(output_height + Tile::Box::row_origin),
-                                        Shape::Width::positions(output_width + Tile::Box::origin));
-  const int box_count = boxes.count(batch);
+  const BlockTiles<typename Tile::BlockTile> block_tiles(
+      Shape::Depth::positions(output_depth + Tile::BlockTile::depth_origin),
+      Shape::Height::positions(output_height + Tile::BlockTile::row_origin),
+      Shape::Width::positions(output_width + Tile::BlockTile::origin));
+  const int block_tile_count = block_tiles.count(batch);
   int number = static_cast<int>(blockIdx.x) / Shape::weight_sets;
-  const int boxes_together = static_cast<int>(gridDim.x) / Shape::weight_sets;
+  const int block_tiles_together = static_cast<int>(gridDim.x) / Shape::weight_sets;
 
-  // Of inputs, the k-tile that is asked for next, and of which box.
+  // Of inputs, the k-tile that is asked for next, and of which block tile.
   MmaInputs<Layer, Tile> inputs(x, group, batch, input_depth, input_height, input_width);
   int k_tile_ahead = 0, number_ahead = number;
   const auto is_there = [&] {
-    return Tile::Pipeline::resident ? number_ahead < box_count : k_tile_ahead < Shape::k_tiles;
+    return Tile::Pipeline::resident ? number_ahead < block_tile_count : k_tile_ahead < Shape::k_tiles;
   };
   const auto ask = [&](int part, int parts, int stage) {
     inputs.load(k_tile_ahead, is_there(), part, parts, shared + stage);
@@ -141,13 +143,13 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
     inputs.end_k_tile(is_there(), shared + stage);
     ++k_tile_ahead;
     if (!Tile::Pipeline::resident || k_tile_ahead < Shape::k_tiles) return;
-    // Weights that stay: there are fewer blocks than boxes, and the next box's first inputs are on their way while the
-    // last k-tile of this one is multiplied.
+    // Weights that stay: there are fewer blocks than block tiles, and the next block tile's first inputs are on their
+    // way while the last k-tile of this one is multiplied.
     k_tile_ahead = 0;
-    number_ahead += boxes_together;
-    if (is_there()) inputs.begin(boxes.box(number_ahead));
+    number_ahead += block_tiles_together;
+    if (is_there()) inputs.begin(block_tiles.block_tile(number_ahead));
   };
-  inputs.begin(boxes.box(number));
+  inputs.begin(block_tiles.block_tile(number));
   ask(0, 1, 0);
 
   // Where the inputs of the lane's positions lie in a stage, in bytes.
@@ -163,11 +165,12 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
       tile = 2 * i + lane / 16, number = lane % 8, offset = lane / 8 % 2 * 16;
     }
     const int position = (warp_wide * Tile::Warps::position_tiles + tile) * 8 + number;
-    const BoxPosition in_box =
-        position_in_box<typename Tile::Box>(position < Shape::box_positions ? position : 0, Tile::Box::rows);
+    const BlockTilePosition in_block_tile = position_in_block_tile<typename Tile::BlockTile>(
+        position < Shape::block_tile_positions ? position : 0, Tile::BlockTile::rows);
     places[i] =
-        (((in_box.image * Shape::halo_depths + in_box.depth) * Shape::halo_rows + in_box.row) * Shape::row_places +
-         (Shape::by_channel ? Shape::patch_lead : 0) + in_box.column) *
+        (((in_block_tile.image * Shape::halo_depths + in_block_tile.depth) * Shape::halo_rows + in_block_tile.row) *
+             Shape::row_places +
+         (Shape::by_channel ? Shape::patch_lead : 0) + in_block_tile.column) *
             Shape::place_bytes +
         first_step * Shape::step_bytes + offset;
   }
@@ -252,11 +255,11 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
                                             static_cast<int>(first_channel)};
     const long long plane = static_cast<long long>(output_depth) * output_height * output_width;
     mma_store<Layer, Tile>(accumulators, epilogue, shared + Shape::stored_at + warp * Shape::turn_bytes,
-                           y + first_channel * (Tile::channels_last ? 1 : plane), boxes.box(number), first_row_tile,
-                           warp_wide * Tile::Warps::position_tiles * 8, y_channels, batch, output_depth, output_height,
-                           output_width);
-    number += boxes_together;
-  } while (Tile::Pipeline::resident && number < box_count);
+                           y + first_channel * (Tile::channels_last ? 1 : plane), block_tiles.block_tile(number),
+                           first_row_tile, warp_wide * Tile::Warps::position_tiles * 8, y_channels, batch, output_depth,
+                           output_height, output_width);
+    number += block_tiles_together;
+  } while (Tile::Pipeline::resident && number < block_tile_count);
 }
 
 }  // namespace tconv

@@ -41,11 +41,11 @@ struct MmaShape {
   using Staged =
       typename Choice<Layer::has_program, Accumulator, Element>::type;  // of outputs: a program takes accumulators
   // Position q owns the outputs from q * stride - origin on: less padding, with everything moved to the right.
-  using Depth = Axis<Layer::Depth::kernel, Layer::Depth::stride, Layer::Depth::padding - Tile::Box::depth_origin,
+  using Depth = Axis<Layer::Depth::kernel, Layer::Depth::stride, Layer::Depth::padding - Tile::BlockTile::depth_origin,
                      Layer::Depth::dilation>;
-  using Height = Axis<Layer::Height::kernel, Layer::Height::stride, Layer::Height::padding - Tile::Box::row_origin,
-                      Layer::Height::dilation>;
-  using Width = Axis<Layer::Width::kernel, Layer::Width::stride, Layer::Width::padding - Tile::Box::origin,
+  using Height = Axis<Layer::Height::kernel, Layer::Height::stride,
+                      Layer::Height::padding - Tile::BlockTile::row_origin, Layer::Height::dilation>;
+  using Width = Axis<Layer::Width::kernel, Layer::Width::stride, Layer::Width::padding - Tile::BlockTile::origin,
                      Layer::Width::dilation>;
   using DepthShifts = Shifts<Depth>;
   using HeightShifts = Shifts<Height>;
@@ -103,15 +103,16 @@ struct MmaShape {
   static constexpr int k_tiles = ceil_div(Layer::group_in_channels, k_tile_channels);
   static constexpr bool whole_k_tiles = Layer::group_in_channels % k_tile_channels == 0;
 
-  // ---- positions: a box of images, slabs, rows and columns, and the inputs around it ----
+  // ---- positions: a block tile of images, slabs, rows and columns, and the inputs around it ----
   static constexpr int warps = Tile::Warps::high * Tile::Warps::wide;  // of one set
   static constexpr int threads = 32 * warps * Tile::Warps::splits;
   static constexpr int block_positions = Tile::Warps::wide * Tile::Warps::position_tiles * 8;
-  static constexpr int box_positions = Tile::Box::images * Tile::Box::depths * Tile::Box::rows * Tile::Box::columns;
-  static constexpr int halo_depths = Tile::Box::depths + DepthShifts::halo;
-  static constexpr int halo_rows = Tile::Box::rows + HeightShifts::halo;
-  static constexpr int halo_columns = Tile::Box::columns + WidthShifts::halo;
-  static constexpr int halo_all_rows = Tile::Box::images * halo_depths * halo_rows;
+  static constexpr int block_tile_positions =
+      Tile::BlockTile::images * Tile::BlockTile::depths * Tile::BlockTile::rows * Tile::BlockTile::columns;
+  static constexpr int halo_depths = Tile::BlockTile::depths + DepthShifts::halo;
+  static constexpr int halo_rows = Tile::BlockTile::rows + HeightShifts::halo;
+  static constexpr int halo_columns = Tile::BlockTile::columns + WidthShifts::halo;
+  static constexpr int halo_all_rows = Tile::BlockTile::images * halo_depths * halo_rows;
   static constexpr int halo_positions = halo_all_rows * halo_columns;
 
   // What is brought of it: patches of some neighbouring columns. A row's first patch begins so many columns before it.
@@ -196,7 +197,7 @@ struct MmaShape {
                                                                                      : stages_bytes - joined_bytes);
   static constexpr int turn_pitch = mma_turn_pitch(turn_position_tiles, staged_bytes, Tile::channels_last);
   static constexpr int turn_bytes = turn_row_tiles * 16 * turn_pitch;
-  // Resident weights stay where they are, and the next box's inputs beside them.
+  // Resident weights stay where they are, and the next block tile's inputs beside them.
   static constexpr int stored_at = Tile::Pipeline::resident ? stages_bytes : joined_bytes;
   static constexpr int stored_bytes = stored_at + warps * turn_bytes;
   // Behind all of it, what tells when weights have landed.
@@ -241,21 +242,22 @@ struct MmaShape {
                                                    : static_cast<long long>(Layer::groups) * prepared_channel_tiles *
                                                          k_tiles * stage_steps * (taps / Tile::taps_together) * 32;
 
-  static_assert(Tile::Box::origin >= 0 && Tile::Box::origin <= Layer::Width::padding &&
-                    Tile::Box::origin < Width::stride && Tile::Box::row_origin >= 0 &&
-                    Tile::Box::row_origin <= Layer::Height::padding && Tile::Box::row_origin < Height::stride &&
-                    Tile::Box::depth_origin >= 0 && Tile::Box::depth_origin <= Layer::Depth::padding &&
-                    Tile::Box::depth_origin < Depth::stride,
+  static_assert(Tile::BlockTile::origin >= 0 && Tile::BlockTile::origin <= Layer::Width::padding &&
+                    Tile::BlockTile::origin < Width::stride && Tile::BlockTile::row_origin >= 0 &&
+                    Tile::BlockTile::row_origin <= Layer::Height::padding &&
+                    Tile::BlockTile::row_origin < Height::stride && Tile::BlockTile::depth_origin >= 0 &&
+                    Tile::BlockTile::depth_origin <= Layer::Depth::padding &&
+                    Tile::BlockTile::depth_origin < Depth::stride,
                 "an origin is what padding cut off of the first position");
   static_assert(!exact || Tile::Pipeline::k_tile_steps <= 4,
                 "exact accumulators leave the tensor core every 32 channels");
   static_assert(Tile::Warps::position_tiles % 2 == 0, "matrices of two tiles of positions are loaded at once");
-  static_assert(box_positions <= block_positions, "a box is at most what a block multiplies");
+  static_assert(block_tile_positions <= block_positions, "a block tile is at most what a block multiplies");
   static_assert(thread_patches <= 32, "a thread has a bit for each of its patches");
   static_assert(Tile::Pipeline::patch_columns == 1 ||
                     (!Tile::channels_last && is_power_of_two(Tile::Pipeline::patch_columns) &&
                      Tile::Pipeline::patch_columns <= vector_items &&
-                     Tile::Box::columns % Tile::Pipeline::patch_columns == 0),
+                     Tile::BlockTile::columns % Tile::Pipeline::patch_columns == 0),
                 "a patch is loaded at once, and does not cross what other blocks begin with");
   static_assert(!Tile::Pipeline::resident || (Tile::Warps::splits == 1 && shift_groups == 1),
                 "resident weights have a stage for each k_tile, and nothing is joined in their place");

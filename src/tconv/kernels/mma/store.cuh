@@ -1,7 +1,7 @@
 // mma: what becomes of a warp's accumulators. `mma.cuh` has the picture.
 #pragma once
 #include "mma/accumulators.cuh"
-#include "primitives/boxes.cuh"
+#include "primitives/block_tiles.cuh"
 #include "primitives/epilogue.cuh"
 
 namespace tconv {
@@ -23,21 +23,21 @@ struct MmaTurn {
   // Neighbouring column phases, and how many times as many a turn has.
   static constexpr int run = slots < Width::stride ? slots : Width::stride, runs = ceil_div(slots, run);
   static constexpr int most = 16 / Shape::item_bytes;
-  // Outputs of a row that a turn has side by side: all of a row of its box, or a part of each position's.
+  // Outputs of a row that a turn has side by side: all of a row of its block tile, or a part of each position's.
   static constexpr int side_by_side = Shape::turn_row_tiles == Shape::phase_tiles || slots % Width::stride == 0
-                                          ? Tile::Box::columns * Width::stride
+                                          ? Tile::BlockTile::columns * Width::stride
                                       : Width::stride % slots == 0 ? slots
                                                                    : 1;
   // How many outputs of one row, or channels of one output, may be stored at once, if rows are aligned.
   static constexpr int row_width =
-      greatest_common_divisor(greatest_common_divisor(side_by_side, Tile::Box::origin), most);
+      greatest_common_divisor(greatest_common_divisor(side_by_side, Tile::BlockTile::origin), most);
   static constexpr int channel_width =
       greatest_common_divisor(greatest_common_divisor(Layer::group_out_channels, Tile::channels), most);
 
   const Staged* staged;
   const Epilogue<Layer, Program>& epilogue;
   Element* y;  // of the block's group
-  const BoxPosition& box;
+  const BlockTilePosition& block_tile;
   int first_number, first_channel, first_slot;
   int y_channels, batch, depths, rows, columns;
 
@@ -48,15 +48,17 @@ struct MmaTurn {
   // Where the output of a phase at one of the turn's positions lies in its plane, and its image; false if nowhere.
   TCONV_DEVICE bool find(int place, int phase, int& sample, Index& offset) const {
     const int number = first_number + place;
-    const BoxPosition in_box = position_in_box<typename Tile::Box>(number, Tile::Box::rows);
-    sample = box.image + in_box.image;
-    const int depth = (box.depth + in_box.depth) * Shape::Depth::stride - Tile::Box::depth_origin +
+    const BlockTilePosition in_block_tile =
+        position_in_block_tile<typename Tile::BlockTile>(number, Tile::BlockTile::rows);
+    sample = block_tile.image + in_block_tile.image;
+    const int depth = (block_tile.depth + in_block_tile.depth) * Shape::Depth::stride - Tile::BlockTile::depth_origin +
                       phase / (Height::stride * Width::stride);
-    const int row =
-        (box.row + in_box.row) * Height::stride - Tile::Box::row_origin + phase / Width::stride % Height::stride;
-    const int column = (box.column + in_box.column) * Width::stride - Tile::Box::origin + phase % Width::stride;
+    const int row = (block_tile.row + in_block_tile.row) * Height::stride - Tile::BlockTile::row_origin +
+                    phase / Width::stride % Height::stride;
+    const int column =
+        (block_tile.column + in_block_tile.column) * Width::stride - Tile::BlockTile::origin + phase % Width::stride;
     offset = (static_cast<Index>(depth) * rows + row) * columns + column;
-    return number < Shape::box_positions && sample < batch && phase < Shape::phases && in_range(depth, depths) &&
+    return number < Shape::block_tile_positions && sample < batch && phase < Shape::phases && in_range(depth, depths) &&
            in_range(row, rows) && in_range(column, columns);
   }
 
@@ -158,7 +160,7 @@ struct MmaTurn {
 // Stores the outputs of a warp, from `y` on, the first of the block's group, through the warp's part of shared memory.
 template <class Layer, class Tile, class Program>
 TCONV_DEVICE void mma_store(const MmaAccumulators<Layer, Tile>& accumulators, const Epilogue<Layer, Program>& epilogue,
-                            unsigned char* shared, typename Layer::Element* y, const BoxPosition& box,
+                            unsigned char* shared, typename Layer::Element* y, const BlockTilePosition& block_tile,
                             int first_row_tile, int first_position, int y_channels, int batch, int depths, int rows,
                             int columns) {
   using Shape = MmaShape<Layer, Tile>;
@@ -199,7 +201,7 @@ TCONV_DEVICE void mma_store(const MmaAccumulators<Layer, Tile>& accumulators, co
     MmaTurn<Layer, Tile, Program>{staged,
                                   epilogue,
                                   y,
-                                  box,
+                                  block_tile,
                                   first_position + turn / groups * Shape::turn_position_tiles * 8,
                                   first_channel,
                                   row_tile % Shape::phase_tiles * Shape::tile_phases,

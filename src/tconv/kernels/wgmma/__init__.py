@@ -27,10 +27,10 @@ AXES: dict[str, str] = {
     "Layer::has_bias": "both",
     "Layer::has_program": "both: `instances.programmed`",
     "Layer::rounding": "none, ties to even, ties away",
-    "Tile::Box::images": "1 and several",
-    "Tile::Box::depths": "1 and several",
-    "Tile::Box::rows": "1 and several",
-    "Tile::Box::columns": "even and odd",
+    "Tile::BlockTile::images": "1 and several",
+    "Tile::BlockTile::depths": "1 and several",
+    "Tile::BlockTile::rows": "1 and several",
+    "Tile::BlockTile::columns": "even and odd",
     "Tile::channels": "8 to 256, in whole vectors of channels",
     "Tile::phases": "1, some, all; of layers whose phases are alike and not",
     "Tile::position_tiles": "1, 2 and 4",
@@ -196,7 +196,7 @@ def _turned_tiles(layer: Layer, most_together: int) -> Iterator[WgmmaTile]:
 def _tile(
     layer: Layer,
     phases: int,
-    box: tuple[int, int, int, int],
+    block_tile: tuple[int, int, int, int],
     position_tiles: int,
     stacked: int = 0,
     k_tile_steps: int = 4,
@@ -209,7 +209,7 @@ def _tile(
     channels = next((c for c in preferred if c * together in PRODUCT_ROWS), 16)
     return wgmma_tile(
         layer,
-        box=box,
+        block_tile=block_tile,
         channels=channels,
         phases=phases,
         position_tiles=position_tiles,

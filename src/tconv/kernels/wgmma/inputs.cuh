@@ -1,15 +1,15 @@
-// wgmma: the warps that bring inputs: a box with the halo around it, from global to shared memory. `wgmma.cuh` has the
-// picture.
+// wgmma: the warps that bring inputs: a block tile with the halo around it, from global to shared memory. `wgmma.cuh`
+// has the picture.
 //
 // A kernel has one of the functions `wgmma_bring_...`. Each of these warps' threads runs it, by its number `thread`
-// among them, and goes through all boxes of the block, k-tile of input channels by k-tile: it waits until the consumers
-// have given a stage back (the barrier "empty"), fills its part of it, and arrives at the barrier "full" when that is
-// there. Places outside the input become zeros.
+// among them, and goes through all block tiles of the block, k-tile of input channels by k-tile: it waits until the
+// consumers have given a stage back (the barrier "empty"), fills its part of it, and arrives at the barrier "full" when
+// that is there. Places outside the input become zeros.
 #pragma once
 #include "primitives/memory.cuh"
 #include "primitives/tensor_cores.cuh"
 #include "primitives/warpgroups.cuh"
-#include "wgmma/boxes.cuh"
+#include "wgmma/block_tiles.cuh"
 
 namespace tconv {
 
@@ -30,13 +30,14 @@ TCONV_DEVICE const typename Layer::Element* wgmma_first_input(const typename Lay
 // Where its patches of a halo lie: `offsets` from the first input on, in the thread's first channel of the first
 // k-tile, and a bit of `inside` for each that is one of the input.
 template <class Layer, class Tile>
-TCONV_DEVICE void wgmma_find_patches(const InputMap<Layer, WgmmaShape<Layer, Tile>>& map, const BoxPosition& halo,
+TCONV_DEVICE void wgmma_find_patches(const InputMap<Layer, WgmmaShape<Layer, Tile>>& map, const BlockTilePosition& halo,
                                      int thread, unsigned& inside,
                                      typename Layer::Index (&offsets)[WgmmaShape<Layer, Tile>::thread_patches]) {
   using Shape = WgmmaShape<Layer, Tile>;
   constexpr int lanes = Shape::patch_lanes, channels = Layer::groups * Layer::group_in_channels;
   inside = 0;
-  // Boxes begin at multiples of patches, halos anywhere: a row's first patch begins `lead` columns before its halo.
+  // Block tiles begin at multiples of patches, halos anywhere: a row's first patch begins `lead` columns before its
+  // halo.
   const int lead = (halo.column % Tile::patch_columns + Tile::patch_columns) % Tile::patch_columns;
 #pragma unroll
   for (int i = 0; i < Shape::thread_patches; ++i) {
@@ -87,7 +88,7 @@ TCONV_DEVICE void wgmma_bring_channels(const WgmmaWork<Layer, Tile>& first_work,
   unsigned inside;
   typename Layer::Index offsets[Shape::thread_patches];
   for (WgmmaWork<Layer, Tile> work = first_work; work.is_left(); work.next()) {
-    const BoxPosition halo = work.halo();
+    const BlockTilePosition halo = work.halo();
     const typename Layer::Element* const first =
         wgmma_first_input<Layer, Tile>(x, halo.image, work.group(), map.plane);
     wgmma_find_patches<Layer, Tile>(map, halo, thread, inside, offsets);
@@ -135,7 +136,7 @@ TCONV_DEVICE void wgmma_turn_patches(int thread, const unsigned char* raw, unsig
 //
 // Where a thread's patches lie: offsets are those of a patch's row, from the halo's first column on.
 template <class Layer, class Tile>
-TCONV_DEVICE void wgmma_find_rows(const InputMap<Layer, WgmmaShape<Layer, Tile>>& map, const BoxPosition& halo,
+TCONV_DEVICE void wgmma_find_rows(const InputMap<Layer, WgmmaShape<Layer, Tile>>& map, const BlockTilePosition& halo,
                                   int thread, unsigned& inside,
                                   typename Layer::Index (&offsets)[WgmmaShape<Layer, Tile>::thread_patches]) {
   using Shape = WgmmaShape<Layer, Tile>;
@@ -191,7 +192,7 @@ TCONV_DEVICE void wgmma_copy_rows(Copies& copies, int thread, int k_tile,
 // Turns a k-tile, eight channels of a place at once.
 template <class Layer, class Tile>
 TCONV_DEVICE void wgmma_turn_rows(int thread, int k_tile, const InputMap<Layer, WgmmaShape<Layer, Tile>>& map,
-                                  const BoxPosition& halo, const typename Layer::Element* first_of_halo,
+                                  const BlockTilePosition& halo, const typename Layer::Element* first_of_halo,
                                   const unsigned char* raw, unsigned char* stage) {
   using Shape = WgmmaShape<Layer, Tile>;
   constexpr int channels = Layer::groups * Layer::group_in_channels, vectors = Shape::k_tile_vectors;
@@ -222,7 +223,8 @@ TCONV_DEVICE void wgmma_turn_rows(int thread, int k_tile, const InputMap<Layer, 
   }
 }
 
-// What is turned is copied some k-tiles ahead of that: which k-tile of which box comes next, and where its patches lie.
+// What is turned is copied some k-tiles ahead of that: which k-tile of which block tile comes next, and where its
+// patches lie.
 template <class Layer, class Tile>
 struct WgmmaAhead {
   WgmmaWork<Layer, Tile> work;
@@ -240,7 +242,7 @@ TCONV_DEVICE void wgmma_copy_ahead(WgmmaAhead<Layer, Tile>& ahead, Copies& copie
   using Shape = WgmmaShape<Layer, Tile>;
   if (ahead.work.is_left()) {
     if (ahead.k_tile == 0) {
-      const BoxPosition halo = ahead.work.halo();
+      const BlockTilePosition halo = ahead.work.halo();
       ahead.first = wgmma_first_input<Layer, Tile>(x, halo.image, ahead.work.group(), map.plane);
       if (Shape::unaligned)
         wgmma_find_rows<Layer, Tile>(map, halo, thread, ahead.inside, ahead.offsets);
@@ -278,7 +280,7 @@ TCONV_DEVICE void wgmma_bring_turned(const WgmmaWork<Layer, Tile>& first_work, i
   for (int i = 0; i < Tile::raw_stages; ++i) wgmma_copy_ahead<Layer, Tile>(ahead, copies, thread, shared, map, x);
   int raw_stage = 0;
   for (WgmmaWork<Layer, Tile> work = first_work; work.is_left(); work.next()) {
-    const BoxPosition halo = work.halo();
+    const BlockTilePosition halo = work.halo();
     const Element* const first = wgmma_first_input<Layer, Tile>(x, halo.image, work.group(), map.plane);
 #pragma unroll 1
     for (int k_tile = 0; k_tile < Shape::k_tiles; ++k_tile) {
@@ -317,9 +319,9 @@ TCONV_DEVICE void wgmma_bring_places(const WgmmaWork<Layer, Tile>& first_work, i
   WgmmaStages<Tile::input_stages> stages(barriers);
   ArrivingCopies<16> copies;
   for (WgmmaWork<Layer, Tile> work = first_work; work.is_left(); work.next()) {
-    const BoxPosition halo = work.halo();
+    const BlockTilePosition halo = work.halo();
     const Element* const first = wgmma_first_input<Layer, Tile>(x, halo.image, work.group(), map.plane);
-    __syncwarp();  // nobody reads the box before any more
+    __syncwarp();  // nobody reads the block tile before any more
     for (int i = lane; i < ceil_div(places, together) * of_warp; i += 32) {
       const int number = i / of_warp * together + first_place + i % of_warp;
       if (number >= places) continue;
@@ -369,7 +371,7 @@ TCONV_DEVICE void wgmma_bring_items(const WgmmaWork<Layer, Tile>& first_work, in
   const InputMap<Layer, Shape> map(batch, depths, rows, columns);
   WgmmaStages<Tile::input_stages> stages(barriers);
   for (WgmmaWork<Layer, Tile> work = first_work; work.is_left(); work.next()) {
-    const BoxPosition halo = work.halo();
+    const BlockTilePosition halo = work.halo();
     const Element* const first = wgmma_first_input<Layer, Tile>(x, halo.image, work.group(), map.plane);
 #pragma unroll 1
     for (int k_tile = 0; k_tile < Shape::k_tiles; ++k_tile) {
@@ -410,7 +412,7 @@ TCONV_DEVICE void wgmma_bring_items(const WgmmaWork<Layer, Tile>& first_work, in
   }
 }
 
-// Brings all inputs of a block's boxes.
+// Brings all inputs of a block's block tiles.
 template <class Layer, class Tile>
 TCONV_DEVICE void wgmma_bring_inputs(const WgmmaWork<Layer, Tile>& first_work, int thread, unsigned char* shared,
                                      unsigned char* barriers, const typename Layer::Element* x, int batch, int depths,

@@ -1,6 +1,6 @@
 // wgmma: how a kernel is launched.
 #pragma once
-#include "primitives/boxes.cuh"
+#include "primitives/block_tiles.cuh"
 #include "wgmma/channels_last.cuh"
 #include "wgmma/shape.cuh"
 
@@ -12,8 +12,9 @@ TCONV_CONSTANT Launch wgmma_launch(const Sizes& sizes) {
   constexpr int channels = Layer::groups * Layer::group_in_channels;
   const int positions[] = {Shape::Depth::positions(sizes.output[0]), Shape::Height::positions(sizes.output[1]),
                            Shape::Width::positions(sizes.output[2])};
-  Launch launch = boxes_launch<Shape, Tile>(sizes, positions, true, sizes.multiprocessors,
-                                            Tile::resident ? Shape::weight_sets : 1, Tile::Box::images * channels, 1);
+  Launch launch =
+      block_tiles_launch<Shape, Tile>(sizes, positions, true, sizes.multiprocessors,
+                                      Tile::resident ? Shape::weight_sets : 1, Tile::BlockTile::images * channels, 1);
   if (Tile::prepared_inputs) {
     launch.input_blocks = 8 * sizes.multiprocessors;
     launch.input_shared_bytes = WgmmaOrder<Layer>::shared_bytes;

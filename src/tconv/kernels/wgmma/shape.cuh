@@ -90,18 +90,20 @@ struct WgmmaShape {
   static constexpr int k_tiles = ceil_div(Layer::group_in_channels, k_tile_channels);
   static constexpr bool whole_k_tiles = Layer::group_in_channels % k_tile_channels == 0;
 
-  // ---- positions: a box of images, slabs, rows and columns, and the inputs around it ----
+  // ---- positions: a block tile of images, slabs, rows and columns, and the inputs around it ----
   static constexpr int position_numbers = 64 * consumers;  // of each tile of a thread
   static constexpr int block_positions = position_numbers * Tile::position_tiles;
-  static constexpr int box_positions = Tile::Box::images * Tile::Box::depths * Tile::Box::rows * Tile::Box::columns;
-  static constexpr int stacked_rows = Tile::stacked ? Tile::Box::rows / Tile::position_tiles : Tile::Box::rows;
+  static constexpr int block_tile_positions =
+      Tile::BlockTile::images * Tile::BlockTile::depths * Tile::BlockTile::rows * Tile::BlockTile::columns;
+  static constexpr int stacked_rows =
+      Tile::stacked ? Tile::BlockTile::rows / Tile::position_tiles : Tile::BlockTile::rows;
   // Of a block with one phase on an axis, only what that reads: as much as the phase with the most taps.
   template <class Axis, bool one_phase>
   static constexpr int halo = one_phase ? (Axis::taps_per_phase - 1) * Axis::shift_period : Shifts<Axis>::halo;
-  static constexpr int halo_depths = Tile::Box::depths + halo<Depth, alone>;
-  static constexpr int halo_rows = Tile::Box::rows + halo<Height, alone>;
-  static constexpr int halo_columns = Tile::Box::columns + halo<Width, single>;
-  static constexpr int halo_all_rows = Tile::Box::images * halo_depths * halo_rows;
+  static constexpr int halo_depths = Tile::BlockTile::depths + halo<Depth, alone>;
+  static constexpr int halo_rows = Tile::BlockTile::rows + halo<Height, alone>;
+  static constexpr int halo_columns = Tile::BlockTile::columns + halo<Width, single>;
+  static constexpr int halo_all_rows = Tile::BlockTile::images * halo_depths * halo_rows;
 
   // ---- inputs: channel by channel, as they lie in memory, or the channels of a place together ----
   static constexpr bool inputs_last = Tile::channels_last || Tile::prepared_inputs;
@@ -135,7 +137,7 @@ struct WgmmaShape {
   // What is turned is turned in eights of columns. Of an unaligned row, up to seven columns come before its first one.
   static constexpr int columns_brought = turned ? 8 : Tile::patch_columns;
   static constexpr int row_patches = unaligned ? ceil_div(halo_columns + 7, 8)
-                                               : ceil_div(Tile::Box::columns + lead_and_halo(), columns_brought) *
+                                               : ceil_div(Tile::BlockTile::columns + lead_and_halo(), columns_brought) *
                                                      (columns_brought / Tile::patch_columns);
   static constexpr int patch_bytes = unaligned ? 16 : Tile::patch_columns * item_bytes;
   static constexpr int halo_patches = halo_all_rows * row_patches;
@@ -206,7 +208,7 @@ struct WgmmaShape {
 
   // How many outputs of a row may be stored at once, if rows are aligned.
   static constexpr int most_width =
-      greatest_common_divisor(run == Width::stride ? Tile::Box::columns * run : run, vector_items);
+      greatest_common_divisor(run == Width::stride ? Tile::BlockTile::columns * run : run, vector_items);
 
   // ---- shared memory: stages of weights, of inputs, what is turned or staged, offsets, and the barriers of both ----
   // Weights that stay are packed: of `known` products, visits differ in their bytes.
@@ -238,17 +240,17 @@ struct WgmmaShape {
   static_assert(phases % Tile::phases == 0, "blocks have as many phases each");
   static_assert(Tile::channels % (4 * channel_width) == 0, "a thread has whole vectors of channels");
   static_assert(Tile::k_tile_steps == 2 || Tile::k_tile_steps == 4, "rows of weights have 64 or 128 bytes");
-  static_assert(box_positions <= block_positions, "a box is at most what a block multiplies");
+  static_assert(block_tile_positions <= block_positions, "a block tile is at most what a block multiplies");
   static_assert(!Tile::stacked || (uniform && Height::stride == 1 && HeightShifts::step == 1 &&
-                                   Tile::Box::rows % Tile::position_tiles == 0),
+                                   Tile::BlockTile::rows % Tile::position_tiles == 0),
                 "tiles are stacked where a shift along the height is another tile");
-  static_assert(Tile::Box::images * Tile::Box::depths * stacked_rows * Tile::Box::columns <=
+  static_assert(Tile::BlockTile::images * Tile::BlockTile::depths * stacked_rows * Tile::BlockTile::columns <=
                     position_numbers * (Tile::stacked ? 1 : Tile::position_tiles),
                 "stacked tiles have the same columns");
   static_assert(Tile::resident ? Tile::weight_stages == k_tiles * visits : Tile::weight_stages > row_visits,
                 "a stage is written while others are read, or each visit has one of its own");
   static_assert(Tile::input_stages >= 1, "inputs come in stages");
-  static_assert(Tile::patch_columns == 1 || (!inputs_last && Tile::Box::columns % Tile::patch_columns == 0),
+  static_assert(Tile::patch_columns == 1 || (!inputs_last && Tile::BlockTile::columns % Tile::patch_columns == 0),
                 "a patch does not cross what other blocks begin with");
   static_assert(!Tile::prepared_inputs || (by_place && !Tile::channels_last), "contiguous inputs become whole vectors");
   static_assert(turned ? Tile::raw_stages > 0 : Tile::raw_stages == 0, "what is turned has stages of its own");

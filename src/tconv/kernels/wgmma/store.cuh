@@ -2,7 +2,7 @@
 #pragma once
 #include "primitives/epilogue.cuh"
 #include "primitives/warpgroups.cuh"
-#include "wgmma/boxes.cuh"
+#include "wgmma/block_tiles.cuh"
 
 namespace tconv {
 
@@ -14,8 +14,8 @@ struct WgmmaAccumulators {
   float values[Tile::position_tiles][Shape::products][Shape::product_rows / 2];
 };
 
-// Stores the outputs of a warpgroup for one box. They stay float until they are stored: bias and program see them as
-// the accumulators that they are.
+// Stores the outputs of a warpgroup for one block tile. They stay float until they are stored: bias and program see
+// them as the accumulators that they are.
 template <class Layer, class Tile, class Program>
 struct WgmmaStore {
   using Shape = WgmmaShape<Layer, Tile>;
@@ -33,7 +33,7 @@ struct WgmmaStore {
   const WgmmaAccumulators<Layer, Tile>& accumulators;
   const Epilogue<Layer, Program>& epilogue;
   Element* const y;  // of the block's first channel
-  const BoxPosition box;
+  const BlockTilePosition block_tile;
   const int block_phase, block_channel;  // the first ones
   float* const staged;                   // the warpgroup's
   const int warp, lane;
@@ -49,15 +49,16 @@ struct WgmmaStore {
 
   // Where a phase's output at a position lies, in the block's first channel; false if nowhere.
   TCONV_DEVICE bool find(int number, int tile, int phase, Element*& to) const {
-    const BoxPosition in_box = wgmma_in_box<Layer, Tile>(number, tile);
-    const int image = box.image + in_box.image;
-    const int depth = (box.depth + in_box.depth) * Depth::stride + phase / (Height::stride * Width::stride);
-    const int row = (box.row + in_box.row) * Height::stride + phase / Width::stride % Height::stride;
-    const int column = (box.column + in_box.column) * Width::stride + phase % Width::stride;
+    const BlockTilePosition in_block_tile = wgmma_in_block_tile<Layer, Tile>(number, tile);
+    const int image = block_tile.image + in_block_tile.image;
+    const int depth =
+        (block_tile.depth + in_block_tile.depth) * Depth::stride + phase / (Height::stride * Width::stride);
+    const int row = (block_tile.row + in_block_tile.row) * Height::stride + phase / Width::stride % Height::stride;
+    const int column = (block_tile.column + in_block_tile.column) * Width::stride + phase % Width::stride;
     const Index offset = (static_cast<Index>(depth) * rows + row) * columns + column;
     to = y + (Tile::channels_last ? (image * plane() + offset) * y_channels
                                   : static_cast<long long>(image) * y_channels * plane() + offset);
-    return wgmma_is_in_box<Layer, Tile>(number, tile) && image < batch && in_range(depth, depths) &&
+    return wgmma_is_in_block_tile<Layer, Tile>(number, tile) && image < batch && in_range(depth, depths) &&
            in_range(row, rows) && in_range(column, columns);
   }
 

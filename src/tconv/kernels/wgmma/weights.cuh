@@ -5,7 +5,7 @@
 #include "primitives/layer.cuh"
 #include "primitives/tensor_cores.cuh"
 #include "primitives/warpgroups.cuh"
-#include "wgmma/boxes.cuh"
+#include "wgmma/block_tiles.cuh"
 
 namespace tconv {
 
@@ -144,7 +144,7 @@ TCONV_DEVICE void wgmma_bring_weights(const WgmmaWork<Layer, Tile>& first_work, 
         stages.next();
       }
     }
-    if (Tile::resident) break;  // all boxes of a block need the same weights
+    if (Tile::resident) break;  // all block tiles of a block need the same weights
   }
 }
 

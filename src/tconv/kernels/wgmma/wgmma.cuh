@@ -6,7 +6,7 @@
 // and `wgmma_inputs` those inputs whose tile says so.
 //
 // The matrices. A position q owns stride_d * stride_h * stride_w neighbouring outputs, its phases, and each tap of each
-// phase reads the input at q - shift. A block owns a box of positions and some output channels of some phases:
+// phase reads the input at q - shift. A block owns a block tile of positions and some output channels of some phases:
 //
 //               input channels                rows: phases, output channels
 //              ................            ................................
@@ -19,17 +19,17 @@
 //
 // These products are added over all k-tiles of input channels, and for each over all visits: shifts, or taps. Another
 // stride changes how many phases there are, and which of them has a tap at which shift. Positions are the first factor
-// because that may come from registers: a lane finds each position's inputs wherever they lie, so a box has any form,
-// and inputs lie in shared memory as they do in global memory.
+// because that may come from registers: a lane finds each position's inputs wherever they lie, so a block tile has any
+// form, and inputs lie in shared memory as they do in global memory.
 //
-// The warps, and what they do for one box after the other; there are as many blocks as multiprocessors:
+// The warps, and what they do for one block tile after the other; there are as many blocks as multiprocessors:
 //
 //   0-3, 4-7   consumers, two warpgroups: multiply, 64 positions of each tile by all rows, and store the outputs
 //   8          producer of weights: those of one visit after the other, by cp.async.bulk
-//   9-11       producers of inputs: of the box and the halo around it one k-tile of channels after the other
+//   9-11       producers of inputs: of the block tile and the halo around it one k-tile of channels after the other
 //
 // Shared memory, in this order, as far as the layer needs it. Each stage is filled again when all consumers have read
-// it, so the next box's inputs come while this one's outputs are stored:
+// it, so the next block tile's inputs come while this one's outputs are stored:
 //
 //   | weights     | inputs      | raw inputs,     | outputs, staged   | where inputs lie | barriers: full and
 //   | stages      | stages      | to be turned    | by each warpgroup | in global memory | empty, of each stage
@@ -45,7 +45,7 @@
 // Not-a-number: an input outside the map counts as 0. An infinite or NaN input or weight reaches the outputs that
 // depend on it, and through weights an input outside the map, as 0 * infinity.
 //
-// Sizes: the channels of a box's inputs must stay below 2^31 unless wide_index; the rest is 64-bit.
+// Sizes: the channels of a block tile's inputs must stay below 2^31 unless wide_index; the rest is 64-bit.
 #pragma once
 #include "wgmma/channels_last.cuh"
 #include "wgmma/inputs.cuh"
@@ -98,8 +98,9 @@ struct WgmmaConsumer {
           of_warp = lane % 16, at_channel = lane / 16 * 16;
         }
         const int number = warp * 16 + of_warp;
-        const bool is_in_box = wgmma_is_in_box<Layer, Tile>(number, tile);
-        const BoxPosition at = wgmma_in_box<Layer, Tile>(is_in_box ? number : 0, is_in_box ? tile : 0);
+        const bool is_in_block_tile = wgmma_is_in_block_tile<Layer, Tile>(number, tile);
+        const BlockTilePosition at =
+            wgmma_in_block_tile<Layer, Tile>(is_in_block_tile ? number : 0, is_in_block_tile ? tile : 0);
         const int place =
             ((at.image * Shape::halo_depths + at.depth) * Shape::halo_rows + at.row) * Shape::row_places + at.column;
         places[tile][half] = place * Shape::place_bytes + at_channel;
@@ -289,10 +290,10 @@ struct WgmmaConsumer {
         }
   }
 
-  // The accumulators of a box.
-  TCONV_DEVICE void box(int first_phase) {
+  // The accumulators of a block tile.
+  TCONV_DEVICE void block_tile(int first_phase) {
     clear(accumulators);
-    if (Tile::resident) weights.turn = 0;  // they are there since the first box
+    if (Tile::resident) weights.turn = 0;  // they are there since the first block tile
 #pragma unroll 1
     for (int k_tile = 0; k_tile < Shape::k_tiles; ++k_tile) {
       inputs.wait_full();
@@ -341,7 +342,7 @@ TCONV_DEVICE void wgmma(const typename Layer::Element* x, const typename Layer::
     wait_for_kernel_before();  // whose outputs these may overwrite
     WgmmaConsumer<Layer, Tile> consumer(shared, warp, lane);
     for (Work work = first_work(); work.is_left(); work.next()) {
-      consumer.box(work.first_phase());
+      consumer.block_tile(work.first_phase());
       // What follows from these would take registers that accumulators need.
       const int images = renewed(batch), depths = renewed(output_depth), rows = renewed(output_height);
       const int columns = renewed(output_width);
@@ -355,7 +356,7 @@ TCONV_DEVICE void wgmma(const typename Layer::Element* x, const typename Layer::
           consumer.accumulators,
           epilogue,
           y + (first + channel) * (Tile::channels_last ? 1 : plane),
-          work.box(),
+          work.block_tile(),
           work.first_phase(),
           channel,
           reinterpret_cast<float*>(shared + Shape::staged_at + warp / 4 * Shape::staged_bytes),

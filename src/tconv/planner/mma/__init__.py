@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from functools import lru_cache
 
-from tconv.planner import boxes
+from tconv.planner import block_tiles
 from tconv.planner.family import Candidates, Family, Ranked
 from tconv.planner.gpu import Gpu
 from tconv.planner.mma.candidates import candidates
@@ -24,7 +24,7 @@ _INT_LIMIT = 2**31
 _OLDEST_ARCH = 80
 #: Row phases and shifts from here on would be too much text, or tables too long, for the compiler.
 _MOST_PHASES = 4096
-#: Of a box along an axis.
+#: Of a block tile along an axis.
 _MOST_POSITIONS = 8 * 8 * 8
 
 
@@ -32,7 +32,7 @@ class _Mma(Family[MmaTile]):
     name = "mma"
     tile = MmaTile
     shape = MmaShape
-    rules = boxes
+    rules = block_tiles
     launching = staticmethod(launching)
     on_tensor_cores = True
     preparing_threads = PREPARING_THREADS
@@ -43,7 +43,7 @@ class _Mma(Family[MmaTile]):
         if gpu.capability < _OLDEST_ARCH:
             return f"the mma family needs sm_{_OLDEST_ARCH} or newer; {gpu.name} is {gpu.arch}"
         for axis, size in zip(problem.layer.axes, problem.output_size, strict=True):
-            # The last box may pass the end of the axis.
+            # The last block tile may pass the end of the axis.
             beyond = _MOST_POSITIONS * axis.stride + axis.padding
             if max(size, axis.dilation * (axis.kernel - 1)) + beyond >= _INT_LIMIT:
                 return f"an axis of {size} outputs is longer than the mma family's 2^31"
@@ -66,14 +66,14 @@ class _Mma(Family[MmaTile]):
 
     def reasons(self, problem: Problem, best: Ranked[MmaTile], tried: int) -> tuple[str, ...]:
         layer, tile = best.kernel.layer, best.kernel.tile
-        own, warps, box = MmaShape(layer, tile), tile.warps, tile.box
+        own, warps, block_tile = MmaShape(layer, tile), tile.warps, tile.block_tile
         with_taps = own.fragments_with_taps / (own.shifts * own.block_row_tiles)
         limits = ", ".join(f"{name} {seconds * 1e3:.3f}" for name, seconds in best.cost.limits.items())
         return (
             f"{own.phase_tiles} tiles of 16 rows hold {math.prod(layer.stride)} phases of "
-            f"{tile.channels} output channels; {own.row_blocks} blocks share the positions of a box",
-            f"a box of {box.images} x {box.depths} x {box.rows} x {box.columns} positions (images, slabs, rows, "
-            f"columns): {own.box_positions} of {own.block_positions} multiplied",
+            f"{tile.channels} output channels; {own.row_blocks} blocks share the positions of a block tile",
+            f"a block tile of {block_tile.images} x {block_tile.depths} x {block_tile.rows} x {block_tile.columns} "
+            f"positions (images, slabs, rows, columns): {own.block_tile_positions} of {own.block_positions} multiplied",
             f"{warps.splits} x {warps.high} x {warps.wide} warps (sets, rows, positions) of {16 * warps.row_tiles} "
             f"rows x {8 * warps.position_tiles} positions, about {own.registers} registers a thread",
             f"{own.shifts} shifts, {with_taps:.0%} of the products "

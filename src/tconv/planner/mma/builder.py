@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from tconv.planner.mma.shape import MmaShape
-from tconv.planner.mma.tile import Box, MmaTile, Pipeline, Warps
+from tconv.planner.mma.tile import BlockTile, MmaTile, Pipeline, Warps
 from tconv.planner.numbers import ceil_div, gcd, least, most, where
 from tconv.planner.shifts import shift_count
 from tconv.problem import Axis, Layer
@@ -39,20 +39,20 @@ def mma_tile(
     wide: int,
     row_tiles: int,
     position_tiles: int,
-    box: tuple[int, int, int, int],
+    block_tile: tuple[int, int, int, int],
     k_tile_steps: int,
     origin: int,
     channels_last: bool = False,
     splits: int = 1,
 ) -> MmaTile:
-    """The plainest tile of ``high * wide`` warps and a `box` of (images, slabs, rows, columns).
+    """The plainest tile of ``high * wide`` warps and a `block_tile` of (images, slabs, rows, columns).
 
     Its stages hold weights of one shift, inputs are loaded one by one, and it has a multiprocessor for itself.
     """
     depth_origin, row_origin = (axis.padding % axis.stride for axis in layer.axes[:2])
     return MmaTile(
         warps=Warps(high, wide, splits, row_tiles, position_tiles),
-        box=Box(*box, depth_origin=depth_origin, row_origin=row_origin, origin=origin),
+        block_tile=BlockTile(*block_tile, depth_origin=depth_origin, row_origin=row_origin, origin=origin),
         pipeline=Pipeline(k_tile_steps=k_tile_steps, k_tile_shifts=1, patch_columns=1, copied=0, resident=0),
         channels=row_channels(layer),
         channels_last=int(channels_last),
@@ -74,7 +74,7 @@ def finished(
     """
     shape = MmaShape(layer, tile)
     if copied:
-        patch = gcd(tile.box.columns, min(together, shape.vector_items))
+        patch = gcd(tile.block_tile.columns, min(together, shape.vector_items))
         tile = with_pipeline(tile, patch_columns=patch, copied=least(2, shape.k_tiles))
     elif not tile.channels_last:
         tile = with_pipeline(tile, patch_columns=_patch_columns(shape, together))
@@ -95,7 +95,7 @@ def _patch_columns(shape: MmaShape, together: int) -> int:
     for width in (width for width in (1, 2, 4, 8) if width <= min(together, shape.vector_items)):
         patched = MmaShape(shape.layer, with_pipeline(shape.tile, patch_columns=width))
         loads = patched.thread_loads
-        better = (shape.tile.box.columns % width == 0) & holds_inputs(patched) & (loads < fewest)
+        better = (shape.tile.block_tile.columns % width == 0) & holds_inputs(patched) & (loads < fewest)
         columns, fewest = where(better, width, columns), where(better, loads, fewest)
     return columns
 
@@ -126,7 +126,7 @@ def can_copy(layer: Layer, tile: MmaTile, together: int) -> bool:
         return True
     width = shape.moved[2]
     stays = (shape.halos[2] == 0) & (width.shift_of(0) % shape.vector_items == 0)
-    return stays & (together == 8) & (tile.box.columns % 8 == 0)
+    return stays & (together == 8) & (tile.block_tile.columns % 8 == 0)
 
 
 def with_more_stages(layer: Layer, tile: MmaTile, most_shared: int) -> MmaTile:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tconv.planner.boxes import grid
+from tconv.planner.block_tiles import grid
 from tconv.planner.gpu import Gpu
 from tconv.planner.mma.builder import (
     can_copy,
@@ -30,7 +30,7 @@ from tconv.planner.numbers import Array, joined, taken
 from tconv.planner.shifts import halo
 from tconv.problem import Layer, Problem
 
-BoxSizes = tuple[int, int, int, int]
+BlockTileSizes = tuple[int, int, int, int]
 
 #: Registers of a thread for accumulators.
 _MOST_ACCUMULATORS = 128
@@ -45,10 +45,10 @@ _MOST_THREADS = 256
 _SHARED_BYTES = (112 * 1024, 227 * 1024)
 #: Warps of a multiprocessor up to which sharing input channels may pay.
 _FEW_WARPS = 8
-#: Candidates have boxes that waste little more than the best.
-_BOXES = 4
-#: The best boxes of those are tried with copied inputs, too.
-_COPIED_BOXES = 2
+#: Candidates have block tiles that waste little more than the best.
+_BLOCK_TILES = 4
+#: The best block tiles of those are tried with copied inputs, too.
+_COPIED_BLOCK_TILES = 2
 
 
 def candidates(
@@ -64,7 +64,7 @@ def candidates(
     plain, limits = found
     shape = MmaShape(layer, plain)
     tried = suits_channels(shape) & (shape.shifts_that_fit(limits.shared_bytes) > 0)
-    copies = suits_channels(shape) & can_copy(layer, plain, together) & (limits.box_number < _COPIED_BOXES)
+    copies = suits_channels(shape) & can_copy(layer, plain, together) & (limits.block_tile_number < _COPIED_BLOCK_TILES)
     keys, tiles = [], []
     for copied, of in enumerate((np.flatnonzero(tried), np.flatnonzero(copies))):
         if len(of) == 0:
@@ -86,28 +86,28 @@ class _Limits:
 
     Args:
         shared_bytes: what a block may have: of few warps, several blocks share a multiprocessor.
-        box_number: how many boxes waste less.
+        block_tile_number: how many block tiles waste less.
     """
 
     shared_bytes: Array
-    box_number: Array
+    block_tile_number: Array
 
 
 def _plain(problem: Problem, layer: Layer, gpu: Gpu, channels_last: bool) -> tuple[MmaTile, _Limits] | None:
     """Everything that is tried, in its plainest form."""
-    boxes = {count: _boxes(problem, layer, count) for count in _POSITIONS}
+    block_tiles = {count: _block_tiles(problem, layer, count) for count in _POSITIONS}
     rows = [
-        (high, wide, position_tiles, row_tiles, *box, number)
+        (high, wide, position_tiles, row_tiles, *block_tile, number)
         for (high, wide), position_tiles in itertools.product(_WARPS, _POSITION_TILES)
         for row_tiles in _row_tiles(layer, position_tiles)
         if high == 1 or row_tiles * (high - 1) < row_tiles_of(layer)
-        for number, box in enumerate(boxes[8 * wide * position_tiles])
+        for number, block_tile in enumerate(block_tiles[8 * wide * position_tiles])
     ]
     if not rows:
         return None
     width = layer.axes[2]
     further = list(itertools.product(sorted({0, width.padding % width.stride}), _STEPS))
-    high, wide, position_tiles, row_tiles, *box, number = np.repeat(np.array(rows).T, len(further), axis=1)
+    high, wide, position_tiles, row_tiles, *block_tile, number = np.repeat(np.array(rows).T, len(further), axis=1)
     origin, k_tile_steps = np.tile(np.array(further).T, len(rows))
     tile = mma_tile(
         layer,
@@ -115,7 +115,7 @@ def _plain(problem: Problem, layer: Layer, gpu: Gpu, channels_last: bool) -> tup
         wide=wide,
         row_tiles=row_tiles,
         position_tiles=position_tiles,
-        box=(box[0], box[1], box[2], box[3]),
+        block_tile=(block_tile[0], block_tile[1], block_tile[2], block_tile[3]),
         k_tile_steps=k_tile_steps,
         origin=origin,
         channels_last=channels_last,
@@ -182,14 +182,14 @@ def _every_phase_has_every_shift(layer: Layer) -> bool:
     return all(axis.dilation == 1 and axis.kernel % axis.stride == 0 for axis in layer.axes)
 
 
-def _boxes(problem: Problem, layer: Layer, positions: int) -> list[BoxSizes]:
-    """Boxes of at most so many positions that waste little: of their own, of the map's border, of what lies around."""
+def _block_tiles(problem: Problem, layer: Layer, positions: int) -> list[BlockTileSizes]:
+    """Block tiles of at most so many positions that waste little: within, at the map's border, around."""
     depth, height, width = (
         axis.positions(output + axis.padding % axis.stride)
         for axis, output in zip(layer.axes, problem.output_size, strict=True)
     )
     halos = [halo(axis) for axis in layer.axes]
-    found: dict[BoxSizes, float] = {}
+    found: dict[BlockTileSizes, float] = {}
     for most_columns in {width, width + width % 2, *(2**n for n in range(1, 9) if 2**n < width)}:
         columns = min(most_columns, positions)
         rows = 1
@@ -197,12 +197,14 @@ def _boxes(problem: Problem, layer: Layer, positions: int) -> list[BoxSizes]:
             depths = min(depth, positions // (columns * rows))
             for slabs in {depths, min(depth, max(1, round(depths**0.5)))}:
                 images = min(problem.batch, positions // (columns * rows * slabs)) if slabs == depth else 1
-                box = (max(1, images), slabs, rows, columns)
-                count = math.prod(-(-n // b) for n, b in zip((problem.batch, depth, height, width), box, strict=True))
-                around = math.prod((b + h) / b for b, h in zip(box[1:], halos, strict=True))
+                block_tile = (max(1, images), slabs, rows, columns)
+                count = math.prod(
+                    -(-n // b) for n, b in zip((problem.batch, depth, height, width), block_tile, strict=True)
+                )
+                around = math.prod((b + h) / b for b, h in zip(block_tile[1:], halos, strict=True))
                 wasted = count * positions / (problem.batch * depth * height * width)
                 # Short rows are parts of sectors of memory.
                 short = 16 / (columns * layer.stride[2] * layer.item_bytes) + 16 / (columns * layer.item_bytes)
-                found[box] = wasted * (1 + 0.15 * around) * (1 + short) * (1.1 if columns % 2 else 1)
+                found[block_tile] = wasted * (1 + 0.15 * around) * (1 + short) * (1.1 if columns % 2 else 1)
             rows = rows * 2 if rows * 2 <= height or rows >= height else height
-    return sorted(found, key=lambda box: found[box])[:_BOXES]
+    return sorted(found, key=lambda block_tile: found[block_tile])[:_BLOCK_TILES]

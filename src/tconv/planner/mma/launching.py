@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tconv.planner.boxes import Launching
+from tconv.planner.block_tiles import Launching
 from tconv.planner.mma.shape import MmaShape, origins
 from tconv.planner.mma.tile import MmaTile
 from tconv.planner.numbers import ceil_div, where
@@ -20,13 +20,13 @@ def launching(layer: Layer, tile: MmaTile, multiprocessors: int) -> Launching:
     return Launching(
         threads=shape.threads,
         shared_bytes=shape.shared_bytes,
-        box=(tile.box.images, tile.box.depths, tile.box.rows, tile.box.columns),
-        origins=origins(tile.box),
+        block_tile=(tile.block_tile.images, tile.block_tile.depths, tile.block_tile.rows, tile.block_tile.columns),
+        origins=origins(tile.block_tile),
         weight_sets=shape.weight_sets,
         together=shape.weight_sets,
         # Of resident weights as many blocks as run at the same time.
         at_once=where(tile.pipeline.resident > 0, multiprocessors * tile.blocks, 0),
-        input_reach=tile.box.images * layer.in_channels + shape.k_tile_channels,
+        input_reach=tile.block_tile.images * layer.in_channels + shape.k_tile_channels,
         output_reach=_LANES,
         columns_together=tile.pipeline.patch_columns,
         weight_bytes=shape.weight_bytes,

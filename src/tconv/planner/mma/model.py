@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
 
-from tconv.planner.boxes import covered, grid, works
+from tconv.planner.block_tiles import covered, grid, works
 from tconv.planner.gpu import SHORTEST_SECONDS, Gpu
 from tconv.planner.mma.builder import MOST_PRODUCTS
 from tconv.planner.mma.launching import launching
@@ -59,7 +59,7 @@ class Constants:
         register: the same for each register more than `_FEW_REGISTERS`.
         one_block: how much longer everything takes in one block alone.
         norm: how sharply the largest limit rules.
-        norm_of_one_block: the same where one block with resident weights goes through its boxes alone.
+        norm_of_one_block: the same where one block with resident weights goes through its block tiles alone.
         norm_of_memory: the same of memory beside all else, where several blocks have resident weights, and inputs that
             come by way of registers.
         preparing: seconds of the preparing kernel, beside its bytes.
@@ -155,7 +155,7 @@ def predict(problem: Problem, layer: Layer, tile: MmaTile, gpu: Gpu, fitted: Con
     output_bytes = outputs * 32 * layer.item_bytes * (1 + where(stores.whole_sectors, 0.0, 32 / stores.run_bytes))
     cached = fitted.input_sector * input_bytes + fitted.output_sector * output_bytes
 
-    # So many blocks are worked at by a multiprocessor, some of them at once; each has some boxes.
+    # So many blocks are worked at by a multiprocessor, some of them at once; each has some block tiles.
     of_multiprocessor = ceil(blocks / gpu.multiprocessors)
     at_once = least(tile.blocks, of_multiprocessor)
     waves = ceil(of_multiprocessor / tile.blocks)
@@ -218,8 +218,8 @@ def _stores(problem: Problem, shape: MmaShape) -> _Stores:
         run_bytes = tile.channels * layer.item_bytes
         return _Stores(places, places, places * width, run_bytes, run_bytes % 32 == 0 and width > 1)
     is_row = (rows == shape.phase_tiles) | (slots % stride == 0)
-    side_by_side = where(is_row, tile.box.columns * stride, where(stride % slots == 0, slots, 1))
-    width = gcd(gcd(side_by_side, tile.box.origin), math.gcd(problem.output_size[2], vector))
+    side_by_side = where(is_row, tile.block_tile.columns * stride, where(stride % slots == 0, slots, 1))
+    width = gcd(gcd(side_by_side, tile.block_tile.origin), math.gcd(problem.output_size[2], vector))
     run = least(slots, stride)
     items = 8 * positions * run // width
     lanes = 1
@@ -227,6 +227,6 @@ def _stores(problem: Problem, shape: MmaShape) -> _Stores:
         lanes = where(items > power // 2, power, lanes)
     places = turns * ceil_div(slots, run) * ceil_div(items, lanes)
     vectors = places * ceil_div(tile.channels, 32 // lanes)
-    run_bytes = where(is_row, tile.box.columns * stride, run) * layer.item_bytes
+    run_bytes = where(is_row, tile.block_tile.columns * stride, run) * layer.item_bytes
     parts = vectors * where(width % run == 0, run, width)
     return _Stores(places, vectors, parts, run_bytes, (run_bytes % 32 == 0) & (width > 1))

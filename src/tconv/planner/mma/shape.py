@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from functools import cached_property
 
-from tconv.planner.mma.tile import Box, MmaTile
+from tconv.planner.mma.tile import BlockTile, MmaTile
 from tconv.planner.numbers import ceil_div, least, most, nowhere, where
 from tconv.planner.shifts import halo, shift_count
 from tconv.problem import Axis, Layer, Triple
@@ -28,7 +28,7 @@ _MOST_BLOCKS = 8
 _CONSTANTS = (
     *("item_bytes", "vector_items", "accumulator_bytes", "planes"),
     *("phases", "phase_tiles", "block_row_tiles", "row_blocks", "shifts", "shift_groups"),
-    *("stage_steps", "k_tile_channels", "k_tiles", "threads", "warps", "box_positions", "block_positions"),
+    *("stage_steps", "k_tile_channels", "k_tiles", "threads", "warps", "block_tile_positions", "block_positions"),
     *("halo_columns", "halo_all_rows", "row_patches", "halo_patches", "shift_bytes", "weight_bytes", "preparing_items"),
     *("input_stages", "input_stage_bytes", "weight_stages", "stages_bytes", "joined_bytes", "shared_bytes"),
     *("turn_row_tiles", "staged_bytes", "turn_position_tiles", "turn_bytes"),
@@ -89,7 +89,7 @@ class MmaShape:
 
     @cached_property
     def row_blocks(self) -> int:
-        """Blocks that share one box of positions."""
+        """Blocks that share one block tile of positions."""
         tiles = self.phase_tiles * ceil_div(self.layer.out_channels_per_group, self.tile.channels)
         return ceil_div(tiles, self.block_row_tiles)
 
@@ -105,7 +105,7 @@ class MmaShape:
         """The axes of positions that own the outputs from ``q * stride - origin`` on."""
         depth, height, width = (
             Axis(axis.kernel, axis.stride, axis.padding - origin, axis.dilation)
-            for axis, origin in zip(self.layer.axes, origins(self.tile.box), strict=True)
+            for axis, origin in zip(self.layer.axes, origins(self.tile.block_tile), strict=True)
         )
         return depth, height, width
 
@@ -152,7 +152,7 @@ class MmaShape:
         """K-tiles of the input channels of a group."""
         return ceil_div(self.layer.in_channels_per_group, self.k_tile_channels)
 
-    # ---- positions: a box, and the inputs around it ----
+    # ---- positions: a block tile, and the inputs around it ----
 
     @cached_property
     def threads(self) -> int:
@@ -165,26 +165,26 @@ class MmaShape:
         return self.tile.warps.high * self.tile.warps.wide
 
     @cached_property
-    def box_positions(self) -> int:
-        """Positions of a box."""
-        box = self.tile.box
-        return box.images * box.depths * box.rows * box.columns
+    def block_tile_positions(self) -> int:
+        """Positions of a block tile."""
+        block_tile = self.tile.block_tile
+        return block_tile.images * block_tile.depths * block_tile.rows * block_tile.columns
 
     @cached_property
     def block_positions(self) -> int:
-        """Positions that a block multiplies; a box has at most as many."""
+        """Positions that a block multiplies; a block tile has at most as many."""
         return self.tile.warps.wide * self.tile.warps.position_tiles * 8
 
     @cached_property
     def halo_columns(self) -> int:
-        """Columns of inputs that a box needs."""
-        return self.tile.box.columns + self.halos[2]
+        """Columns of inputs that a block tile needs."""
+        return self.tile.block_tile.columns + self.halos[2]
 
     @cached_property
     def halo_all_rows(self) -> int:
-        """Rows of inputs of one channel that a box needs."""
-        box = self.tile.box
-        return box.images * (box.depths + self.halos[0]) * (box.rows + self.halos[1])
+        """Rows of inputs of one channel that a block tile needs."""
+        block_tile = self.tile.block_tile
+        return block_tile.images * (block_tile.depths + self.halos[0]) * (block_tile.rows + self.halos[1])
 
     @cached_property
     def row_patches(self) -> int:
@@ -195,7 +195,7 @@ class MmaShape:
 
     @cached_property
     def halo_patches(self) -> int:
-        """Patches that hold the inputs of one channel that a box needs."""
+        """Patches that hold the inputs of one channel that a block tile needs."""
         return self.halo_all_rows * self.row_patches
 
     # ---- prepared weights ----
@@ -229,7 +229,7 @@ class MmaShape:
 
     @cached_property
     def input_stage_bytes(self) -> int:
-        """Of a k-tile of a box's inputs: channel by channel if copied, else position by position."""
+        """Of a k-tile of a block tile's inputs: channel by channel if copied, else position by position."""
         position = self.planes * self.stage_steps * _STEP_BYTES + 16
         by_position = self.halo_all_rows * self.halo_columns * position
         copied = self.tile.pipeline.copied > 0
@@ -390,6 +390,6 @@ class MmaShape:
         return most(1, least(least(by_registers, by_memory), _MOST_BLOCKS))
 
 
-def origins(box: Box) -> Triple:
+def origins(block_tile: BlockTile) -> Triple:
     """Of depth, height and width."""
-    return box.depth_origin, box.row_origin, box.origin
+    return block_tile.depth_origin, block_tile.row_origin, block_tile.origin

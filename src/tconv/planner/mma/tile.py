@@ -21,7 +21,7 @@ class Warps:
 
 
 @dataclass(frozen=True)
-class Box:
+class BlockTile:
     """The positions of a block: of so many images, slabs, rows and columns.
 
     Position q owns the outputs from ``q * stride - origin`` on, with an origin for each axis.
@@ -41,9 +41,9 @@ class Pipeline:
     """What is on its way to shared memory.
 
     A stage holds ``k_tile_steps`` times 32 bytes of input channels for each set of warps, and weights of
-    ``k_tile_shifts`` shifts. ``resident`` weights have a stage for each k-tile, and a block goes through several boxes
-    with them. Contiguous inputs are loaded ``patch_columns`` at a time, and turned on their way through registers, or
-    ``copied`` as they lie into as many stages.
+    ``k_tile_shifts`` shifts. ``resident`` weights have a stage for each k-tile, and a block goes through several block
+    tiles with them. Contiguous inputs are loaded ``patch_columns`` at a time, and turned on their way
+    through registers, or ``copied`` as they lie into as many stages.
     """
 
     k_tile_steps: int
@@ -64,7 +64,7 @@ class MmaTile:
     """
 
     warps: Warps
-    box: Box
+    block_tile: BlockTile
     pipeline: Pipeline
     channels: int
     channels_last: int

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-from tconv.planner import boxes
-from tconv.planner.boxes import Launching
+from tconv.planner import block_tiles
+from tconv.planner.block_tiles import Launching
 from tconv.planner.family import Candidates, Family, Ranked
 from tconv.planner.gpu import Gpu
 from tconv.planner.numbers import length
@@ -22,7 +22,7 @@ from tconv.problem import Layer, Precision, Problem
 
 _INT_LIMIT = 2**31
 _ARCH = 90
-#: Beyond the end of an axis, the last box may have so many positions.
+#: Beyond the end of an axis, the last block tile may have so many positions.
 _MOST_POSITIONS = 1024
 _PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "tf32_rna", "fp16", "bf16")
 #: Rows of a multiple of so many inputs begin at sectors of memory, and their outputs do; others cost more.
@@ -35,7 +35,7 @@ class _Wgmma(Family[WgmmaTile]):
     name = "wgmma"
     tile = WgmmaTile
     shape = WgmmaShape
-    rules = boxes
+    rules = block_tiles
     launching = staticmethod(launching)
     on_tensor_cores = True
     preparing_threads = PREPARING_THREADS
@@ -70,7 +70,7 @@ class _Wgmma(Family[WgmmaTile]):
 
     def reasons(self, problem: Problem, best: Ranked[WgmmaTile], tried: int) -> tuple[str, ...]:
         layer, tile = best.kernel.layer, best.kernel.tile
-        own, box = WgmmaShape(layer, tile), tile.box
+        own, block_tile = WgmmaShape(layer, tile), tile.block_tile
         limits = ", ".join(f"{name} {seconds * 1e3:.3f}" for name, seconds in best.cost.limits.items())
         stacked = (
             f"stacked, so that {own.row_visits} shifts share their inputs" if tile.stacked else "one behind another"
@@ -81,9 +81,9 @@ class _Wgmma(Family[WgmmaTile]):
             kind = "prepared by a kernel before"
         return (
             f"blocks of {tile.channels} output channels in {tile.phases} of {own.phases} phases; {own.weight_sets} "
-            f"share a box; products of {own.product_rows} rows",
-            f"a box of {box.images} x {box.depths} x {box.rows} x {box.columns} positions (images, slabs, rows, "
-            f"columns): {own.box_positions} of {own.block_positions} multiplied",
+            f"share a block tile; products of {own.product_rows} rows",
+            f"a block tile of {block_tile.images} x {block_tile.depths} x {block_tile.rows} x {block_tile.columns} "
+            f"positions (images, slabs, rows, columns): {own.block_tile_positions} of {own.block_positions} multiplied",
             f"{tile.position_tiles} tiles of 64 positions for each of two warpgroups, {stacked}",
             f"{own.visits} visits to each of {own.k_tiles} k-tiles of {own.k_tile_channels} channels; "
             f"{tile.input_stages} stages of inputs, {kind}, and {weights}",

@@ -8,7 +8,7 @@ from typing import Any
 
 from tconv.planner.numbers import least, most, where
 from tconv.planner.wgmma.shape import MOST_PATCHES, WgmmaShape, is_uniform
-from tconv.planner.wgmma.tile import Box, WgmmaTile
+from tconv.planner.wgmma.tile import BlockTile, WgmmaTile
 from tconv.problem import Layer
 
 #: Rows of weights that a product may take.
@@ -26,7 +26,7 @@ _MOST_INPUT_STAGES, _MOST_WEIGHT_STAGES = 4, 12
 def wgmma_tile(
     layer: Layer,
     *,
-    box: tuple[int, int, int, int],
+    block_tile: tuple[int, int, int, int],
     channels: int,
     phases: int,
     position_tiles: int,
@@ -38,7 +38,7 @@ def wgmma_tile(
 ) -> WgmmaTile:
     """The tile with the fewest stages that its kernel can have."""
     tile = WgmmaTile(
-        box=Box(*box),
+        block_tile=BlockTile(*block_tile),
         channels=channels,
         phases=phases,
         position_tiles=position_tiles,
@@ -103,7 +103,7 @@ def can_stack(layer: Layer) -> bool:
 
 
 def can_stay(shape: WgmmaShape) -> bool:
-    """Whether the weights of a block may stay: those of a row's phases are brought for each box."""
+    """Whether the weights of a block may stay: those of a row's phases are brought for each block tile."""
     return (shape.alone == 0) | (shape.single > 0)
 
 

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from tconv.planner.boxes import works
+from tconv.planner.block_tiles import works
 from tconv.planner.gpu import Gpu
 from tconv.planner.numbers import Array, joined, length, taken
 from tconv.planner.shifts import halo
@@ -26,20 +26,20 @@ from tconv.planner.wgmma.shape import CONSUMERS, TILE_POSITIONS, WgmmaShape, is_
 from tconv.planner.wgmma.tile import WgmmaTile
 from tconv.problem import Layer, Problem
 
-BoxSizes = tuple[int, int, int, int]
+BlockTileSizes = tuple[int, int, int, int]
 
 _POSITION_TILES = (1, 2, 4, 8)
 _STEPS = (2, 4)
-#: Boxes of each number of positions that waste the least.
-_BOXES = 6
+#: Block tiles of each number of positions that waste the least.
+_BLOCK_TILES = 6
 _MOST_ACCUMULATORS = 256
 #: Stages of weights that stay: each has a barrier.
 _MOST_RESIDENT = 128
-#: Neighbouring columns of a box that are tried.
+#: Neighbouring columns of a block tile that are tried.
 _COLUMNS = (4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 28, 32, 40, 48, 52, 56, 64, 80, 96, 104, 112, 128, 256, 512)
 #: Those that cut the fewest sectors; about as many outputs as are stored while two ends are, which cut one each.
-_UNCUT_BOXES, _CUT_OUTPUTS = 3, 75
-#: Boxes that share the columns of a row evenly.
+_UNCUT_BLOCK_TILES, _CUT_OUTPUTS = 3, 75
+#: Block tiles that share the columns of a row evenly.
 _MOST_SHARES = 8
 
 
@@ -52,8 +52,8 @@ def candidates(
     """
     # Contiguous inputs may be prepared, where that gives whole vectors of channels.
     whole = layer.in_channels_per_group % (16 // layer.item_bytes) == 0
-    boxes = {
-        (prepared, tiles, stacked): _boxes(
+    block_tiles = {
+        (prepared, tiles, stacked): _block_tiles(
             problem,
             layer,
             tiles,
@@ -67,19 +67,21 @@ def candidates(
         for stacked in ((0, 1) if can_stack(layer) and tiles > 1 else (0,))
     }
     rows = [
-        (prepared, tiles, stacked, channels, phases, *box, patch)
-        for (prepared, tiles, stacked), found in boxes.items()
+        (prepared, tiles, stacked, channels, phases, *block_tile, patch)
+        for (prepared, tiles, stacked), found in block_tiles.items()
         for phases, channels in _rows(layer)
         if tiles * phases * channels <= _MOST_ACCUMULATORS
-        for box, patch in found
+        for block_tile, patch in found
     ]
     if not rows:
         return None
-    prepared, position_tiles, stacked, channels, phases, *box, patch = np.repeat(np.array(rows).T, len(_STEPS), axis=1)
+    prepared, position_tiles, stacked, channels, phases, *block_tile, patch = np.repeat(
+        np.array(rows).T, len(_STEPS), axis=1
+    )
     k_tile_steps: Array = np.tile(np.array(_STEPS), len(rows))
     tile = wgmma_tile(
         layer,
-        box=(box[0], box[1], box[2], box[3]),
+        block_tile=(block_tile[0], block_tile[1], block_tile[2], block_tile[3]),
         channels=channels,
         phases=phases,
         position_tiles=position_tiles,
@@ -124,14 +126,15 @@ def _rows(layer: Layer) -> list[tuple[int, int]]:
     return found
 
 
-def _boxes(
+def _block_tiles(
     problem: Problem, layer: Layer, tiles: int, stacked: bool, together: int, shared: bool, cuts: bool
-) -> list[tuple[BoxSizes, int]]:
-    """Boxes of at most so many positions that waste little: of their own, of the map's border, of what lies around.
+) -> list[tuple[BlockTileSizes, int]]:
+    """Block tiles of at most so many positions that waste little: within, at the map's border, around.
 
     Each with the neighbours that are loaded at once. `shared` ones may share the columns of a row evenly: nothing asks
-    for boxes that begin at multiples of several columns. Where rows of outputs begin within sectors of memory, `cuts`,
-    boxes that have few rows, or a part of them, cut many sectors in two: some that do not are there as well.
+    for block tiles that begin at multiples of several columns. Where rows of outputs begin within sectors of memory,
+    `cuts`, block tiles that have few rows, or a part of them, cut many sectors in two: some that do not are there as
+    well.
     """
     depth, height, width = (
         axis.positions(output) for axis, output in zip(layer.axes, problem.output_size, strict=True)
@@ -139,8 +142,8 @@ def _boxes(
     halos = [halo(axis) for axis in layer.axes]
     numbers = CONSUMERS * TILE_POSITIONS * (1 if stacked else tiles)
     of_row = tiles if stacked else 1
-    found: dict[tuple[BoxSizes, int], float] = {}
-    uncut: dict[tuple[BoxSizes, int], float] = {}
+    found: dict[tuple[BlockTileSizes, int], float] = {}
+    uncut: dict[tuple[BlockTileSizes, int], float] = {}
     shares = {-(-width // count) for count in range(2, _MOST_SHARES + 1)} if shared else set()
     for columns in sorted({*(c for c in _COLUMNS if c < width), *shares, width, width + width % 2, width + -width % 4}):
         if columns > numbers:
@@ -154,13 +157,15 @@ def _boxes(
             slabs = min(depth, left)
             for depths in {slabs, max(1, min(depth, round(slabs**0.5)))}:
                 images = max(1, min(problem.batch, left // depths))
-                box = (images, depths, rows * of_row, columns)
+                block_tile = (images, depths, rows * of_row, columns)
                 sizes = (problem.batch, depth, height, width)
-                count = math.prod(-(-n // b) for n, b in zip(sizes, box, strict=True))
-                around = math.prod((b + h) / b for b, h in zip(box[1:], halos, strict=True))
+                count = math.prod(-(-n // b) for n, b in zip(sizes, block_tile, strict=True))
+                around = math.prod((b + h) / b for b, h in zip(block_tile[1:], halos, strict=True))
                 wasted = count * numbers * of_row / math.prod(sizes)
-                found[box, patch] = wasted * (1 + 0.1 * around) * (1 + 0.5 / patch) * (1 + 2 / columns)
+                found[block_tile, patch] = wasted * (1 + 0.1 * around) * (1 + 0.5 / patch) * (1 + 2 / columns)
                 behind = rows * of_row * layer.stride[1] if columns >= width else 1
-                uncut[box, patch] = found[box, patch] * (1 + _CUT_OUTPUTS / (behind * columns * layer.stride[2]))
-    kept = sorted(found, key=lambda key: found[key])[:_BOXES]
-    return list(dict.fromkeys([*kept, *sorted(uncut, key=lambda key: uncut[key])[: _UNCUT_BOXES * cuts]]))
+                uncut[block_tile, patch] = found[block_tile, patch] * (
+                    1 + _CUT_OUTPUTS / (behind * columns * layer.stride[2])
+                )
+    kept = sorted(found, key=lambda key: found[key])[:_BLOCK_TILES]
+    return list(dict.fromkeys([*kept, *sorted(uncut, key=lambda key: uncut[key])[: _UNCUT_BLOCK_TILES * cuts]]))

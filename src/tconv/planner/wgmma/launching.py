@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tconv.planner.boxes import Launching
+from tconv.planner.block_tiles import Launching
 from tconv.planner.numbers import ceil_div, where
 from tconv.planner.wgmma.shape import WgmmaShape
 from tconv.planner.wgmma.tile import WgmmaTile
@@ -20,12 +20,12 @@ def launching(layer: Layer, tile: WgmmaTile, multiprocessors: int) -> Launching:
     return Launching(
         threads=shape.threads,
         shared_bytes=shape.shared_bytes,
-        box=(tile.box.images, tile.box.depths, tile.box.rows, tile.box.columns),
+        block_tile=(tile.block_tile.images, tile.block_tile.depths, tile.block_tile.rows, tile.block_tile.columns),
         origins=(0, 0, 0),
         weight_sets=shape.weight_sets,
         together=where(tile.resident > 0, shape.weight_sets, 1),
         at_once=multiprocessors,
-        input_reach=tile.box.images * layer.in_channels,
+        input_reach=tile.block_tile.images * layer.in_channels,
         output_reach=1,
         columns_together=tile.patch_columns,
         weight_bytes=shape.weight_bytes,

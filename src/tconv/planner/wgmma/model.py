@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tconv.planner.boxes import covered, rounds, works
+from tconv.planner.block_tiles import covered, rounds, works
 from tconv.planner.gpu import SHORTEST_SECONDS, Gpu
 from tconv.planner.numbers import ceil_div, gcd, least, most, where
 from tconv.planner.programs import fused_seconds
@@ -47,7 +47,7 @@ class Constants:
         overlapped: the part of storing that products do not hide.
         cache: bytes of inputs a cycle that a multiprocessor gets from the L2 cache.
         same: the same of weights, which many multiprocessors read at the same time.
-        work: cycles that a box takes at least, beside its products.
+        work: cycles that a block tile takes at least, beside its products.
         launch: seconds of a kernel's start.
         norm: how sharply the largest limit rules.
         preparing: seconds of the preparing kernel, beside its bytes.
@@ -114,10 +114,10 @@ def predict(problem: Problem, layer: Layer, tile: WgmmaTile, gpu: Gpu, fitted: C
     """The cost of `problem` by a kernel of `layer` with `tile`, or with many tiles, on `gpu`."""
     shape = WgmmaShape(layer, tile)
     kernel = launching(layer, tile, gpu.multiprocessors)
-    boxes = 1.0 * works(problem, layer, kernel)
+    block_tiles = 1.0 * works(problem, layer, kernel)
     of_block = 1.0 * rounds(problem, layer, kernel)
 
-    # Of a box, in cycles. A product of N rows takes the tensor core N / 2 of them.
+    # Of a block tile, in cycles. A product of N rows takes the tensor core N / 2 of them.
     visits = 1.0 * shape.k_tiles * shape.visits / shape.row_visits
     steps = visits * tile.k_tile_steps
     rows = (
@@ -150,7 +150,9 @@ def predict(problem: Problem, layer: Layer, tile: WgmmaTile, gpu: Gpu, fitted: C
 
     outputs = 1.0 * shape.block_positions * tile.phases * tile.channels
     last, inputs_last = tile.channels_last > 0, shape.inputs_last
-    side_by_side = where(last, tile.channels, where(shape.run == layer.stride[2], tile.box.columns, 1) * shape.run)
+    side_by_side = where(
+        last, tile.channels, where(shape.run == layer.stride[2], tile.block_tile.columns, 1) * shape.run
+    )
     run_bytes = side_by_side * layer.item_bytes
     row_bytes = problem.output_size[2] * layer.item_bytes
     whole = (run_bytes % 32 == 0) & (last | (row_bytes % 32 == 0))
@@ -164,9 +166,9 @@ def predict(problem: Problem, layer: Layer, tile: WgmmaTile, gpu: Gpu, fitted: C
     # within sectors whose rest another block stores at another time: memory reads them to write a part. That costs
     # less of runs that are longer than a line of the cache.
     all_rows = (run_bytes >= row_bytes) & (tile.phases % (layer.stride[1] * layer.stride[2]) == 0)
-    together = where(all_rows, tile.box.rows * layer.stride[1], 1)
+    together = where(all_rows, tile.block_tile.rows * layer.stride[1], 1)
     part = fitted.part * least(1, _LINE_BYTES / run_bytes)
-    parts = where(whole | (run_bytes < 32), 0.0, part * runs / together) * boxes
+    parts = where(whole | (run_bytes < 32), 0.0, part * runs / together) * block_tiles
     # Runs of less than a sector lie a stride apart: each has a sector alone, or shares one.
     sectors = runs * min(32, layer.stride[2] * layer.item_bytes) / 32
     scattered = where(run_bytes < 32, fitted.scattered * sectors, 0.0)
@@ -174,7 +176,7 @@ def predict(problem: Problem, layer: Layer, tile: WgmmaTile, gpu: Gpu, fitted: C
     # Of contiguous rows, the sectors of memory in which they lie.
     sectors = 16.0 * shape.halo_all_rows * shape.k_tiles * shape.k_tile_channels
     # Of what a halo has, only inputs come.
-    maps = 1.0 * tile.box.images * math.prod(problem.input_size) * layer.in_channels_per_group * layer.item_bytes
+    maps = 1.0 * tile.block_tile.images * math.prod(problem.input_size) * layer.in_channels_per_group * layer.item_bytes
     from_cache = least(input_bytes + where(inputs_last, 0.0, sectors), maps)
     brought = weights / fitted.same + from_cache / fitted.cache
 
@@ -202,6 +204,6 @@ def predict(problem: Problem, layer: Layer, tile: WgmmaTile, gpu: Gpu, fitted: C
 def _width(problem: Problem, shape: WgmmaShape) -> int:
     """Neighbouring outputs of a row that a lane stores at once."""
     run = shape.run
-    side_by_side = where(run == shape.layer.stride[2], shape.tile.box.columns * run, run)
+    side_by_side = where(run == shape.layer.stride[2], shape.tile.block_tile.columns * run, run)
     width = gcd(side_by_side, shape.vector_items)
     return gcd(width, problem.output_size[2])

@@ -22,7 +22,7 @@ _CONSTANTS = (
     *("item_bytes", "vector_items", "threads", "phases", "phase_sets", "channel_blocks", "weight_sets"),
     *("planes", "shifts", "taps", "products", "product_rows", "visits", "row_visits", "fragments"),
     *("batch_steps", "batches"),
-    *("k_tile_bytes", "k_tile_channels", "k_tiles", "block_positions", "box_positions", "stacked_rows"),
+    *("k_tile_bytes", "k_tile_channels", "k_tiles", "block_positions", "block_tile_positions", "stacked_rows"),
     *("halo_columns", "halo_all_rows", "row_patches", "halo_patches", "row_places", "channel_bytes", "place_bytes"),
     *(
         "input_stage_bytes",
@@ -83,7 +83,7 @@ class WgmmaShape:
 
     @cached_property
     def phase_sets(self) -> int:
-        """Blocks that share the phases of a box and some channels."""
+        """Blocks that share the phases of a block tile and some channels."""
         return self.phases // self.tile.phases
 
     @cached_property
@@ -93,7 +93,7 @@ class WgmmaShape:
 
     @cached_property
     def weight_sets(self) -> int:
-        """Blocks with different weights, which share a box."""
+        """Blocks with different weights, which share a block tile."""
         return self.layer.groups * self.channel_blocks * self.phase_sets
 
     # ---- shifts ----
@@ -191,24 +191,24 @@ class WgmmaShape:
         return CONSUMERS * TILE_POSITIONS * self.tile.position_tiles
 
     @cached_property
-    def box_positions(self) -> int:
-        box = self.tile.box
-        return box.images * box.depths * box.rows * box.columns
+    def block_tile_positions(self) -> int:
+        block_tile = self.tile.block_tile
+        return block_tile.images * block_tile.depths * block_tile.rows * block_tile.columns
 
     @cached_property
     def stacked_rows(self) -> int:
-        """Rows of the box that follow each other in one tile."""
-        return self.tile.box.rows // where(self.tile.stacked > 0, self.tile.position_tiles, 1)
+        """Rows of the block tile that follow each other in one tile."""
+        return self.tile.block_tile.rows // where(self.tile.stacked > 0, self.tile.position_tiles, 1)
 
     @cached_property
     def halo_columns(self) -> int:
-        return self.tile.box.columns + _halo(self.layer.axes[2], self.single)
+        return self.tile.block_tile.columns + _halo(self.layer.axes[2], self.single)
 
     @cached_property
     def halo_all_rows(self) -> int:
         depth, height = (_halo(axis, self.alone) for axis in self.layer.axes[:2])
-        box = self.tile.box
-        return box.images * (box.depths + depth) * (box.rows + height)
+        block_tile = self.tile.block_tile
+        return block_tile.images * (block_tile.depths + depth) * (block_tile.rows + height)
 
     # ---- inputs ----
 
@@ -247,13 +247,14 @@ class WgmmaShape:
     @cached_property
     def row_patches(self) -> int:
         width, together = self.layer.axes[2], self.tile.patch_columns
-        # What comes before a box's columns in its first patch, with its halo: of all phases, or the most of any one's.
+        # What comes before a block tile's columns in its first patch, with its halo: of all phases, or the most of any
+        # one's.
         around = -width.shift_of(width.kernel - 1) % together + halo(width)
         alone = 0
         for shift, taps in {(width.shift_of(taps[-1]), len(taps)) for taps in map(width.taps, range(width.stride))}:
             alone = most(alone, -shift % together + (taps - 1) * width.shift_period)
         brought = where(self.turned, 8, together)
-        columns = self.tile.box.columns + where(self.single, alone, around)
+        columns = self.tile.block_tile.columns + where(self.single, alone, around)
         aligned = ceil_div(columns, brought) * (brought // together)
         return where(self.unaligned, ceil_div(self.halo_columns + 7, 8), aligned)
 
@@ -393,7 +394,7 @@ class WgmmaShape:
 
 
 def _halo(axis: Axis, one_phase: bool) -> int:
-    """The inputs around those of a box that its taps read; of `one_phase`, of the one that has the most."""
+    """The inputs around those of a block tile that its taps read; of `one_phase`, of the one that has the most."""
     return where(one_phase, (axis.taps_per_phase - 1) * axis.shift_period, halo(axis))
 
 

@@ -9,7 +9,7 @@ THREADS = 384
 
 
 @dataclass(frozen=True)
-class Box:
+class BlockTile:
     """The positions of a block: of so many images, slabs, rows and columns."""
 
     images: int
@@ -23,15 +23,15 @@ class WgmmaTile:
     """How a block shares the work.
 
     A block has ``channels`` output channels in each of ``phases`` phases; a warpgroup has ``position_tiles`` tiles of
-    64 positions of its box, which are ``stacked`` along its rows, or else follow each other. A stage of inputs holds
-    a k-tile, ``k_tile_steps`` times 32 bytes of channels. Contiguous inputs are
-    loaded ``patch_columns`` at a time; those of 16-bit types into ``raw_stages`` from which they are turned, but where
+    64 positions of its block tile, which are ``stacked`` along its rows, or else follow each other. A stage of inputs
+    holds a k-tile, ``k_tile_steps`` times 32 bytes of channels. Contiguous inputs are loaded ``patch_columns`` at a
+    time; those of 16-bit types into ``raw_stages`` from which they are turned, but where
     all taps read the same column, and eight columns are loaded at a time. Or input and output are ``channels_last``; or
     contiguous inputs are ``prepared_inputs``, brought into that order by a kernel before.
     Where weights are ``resident`` each visit has a stage, which is filled once.
     """
 
-    box: Box
+    block_tile: BlockTile
     channels: int
     phases: int
     position_tiles: int

@@ -1,4 +1,4 @@
-"""How kernels are launched whose blocks own boxes of positions, `mma` and `wgmma`: `boxes_launch` of the headers.
+"""How `mma` and `wgmma` are launched, whose blocks own block tiles of positions: `block_tiles_launch` of the headers.
 
 What is asked may be of many tiles at once (`tconv.planner.numbers`).
 """
@@ -20,11 +20,12 @@ class Launching(NamedTuple):
     Args:
         threads: of a block.
         shared_bytes: of a block.
-        box: images, slabs, rows and columns of a block's positions.
+        block tile: images, slabs, rows and columns of a block's positions.
         origins: of depth, height and width.
-        weight_sets: blocks with different weights, which share a box.
+        weight_sets: blocks with different weights, which share a block tile.
         together: blocks that a grid has multiples of: those with all weights, where each keeps its own; else 1.
-        at_once: blocks that work at the same time, each at one box after the other; 0 where each has one box.
+        at_once: blocks that work at the same time, each at one block tile after the other; 0 where each has
+            one block tile.
         input_reach, output_reach: numbers of each position that an offset within a block may span.
         columns_together: neighbouring inputs that are loaded at once.
         weight_bytes: of the prepared weights.
@@ -35,7 +36,7 @@ class Launching(NamedTuple):
 
     threads: int
     shared_bytes: int
-    box: tuple[int, int, int, int]
+    block_tile: tuple[int, int, int, int]
     origins: Triple
     weight_sets: int
     together: int
@@ -51,8 +52,8 @@ class Launching(NamedTuple):
 
 
 def works(problem: Problem, layer: Layer, kernel: Launching) -> int:
-    """Boxes of all positions, each with every set of weights."""
-    images, *sizes = kernel.box
+    """Block tiles of all positions, each with every set of weights."""
+    images, *sizes = kernel.block_tile
     count = kernel.weight_sets * ceil_div(problem.batch, images)
     for axis, output, origin, size in zip(layer.axes, problem.output_size, kernel.origins, sizes, strict=True):
         count = count * ceil_div(axis.positions(output + origin), size)
@@ -60,15 +61,15 @@ def works(problem: Problem, layer: Layer, kernel: Launching) -> int:
 
 
 def covered(problem: Problem, layer: Layer, kernel: Launching) -> float:
-    """How many positions all boxes have for each that the outputs have: boxes reach beyond the ends."""
+    """How many positions all block tiles have for each that the outputs have: block tiles reach beyond the ends."""
     positions = problem.batch
     for axis, output in zip(layer.axes, problem.output_size, strict=True):
         positions *= axis.positions(output)
-    return works(problem, layer, kernel) / kernel.weight_sets * math.prod(kernel.box) / positions
+    return works(problem, layer, kernel) / kernel.weight_sets * math.prod(kernel.block_tile) / positions
 
 
 def rounds(problem: Problem, layer: Layer, kernel: Launching) -> int:
-    """Boxes that a block has, one after the other."""
+    """Block tiles that a block has, one after the other."""
     blocks = most(1, kernel.at_once // kernel.together) * kernel.together
     return where(kernel.at_once > 0, ceil_div(works(problem, layer, kernel), blocks), 1)
 

@@ -1,26 +1,26 @@
-// wgmma: where a box lies, what a block does one after the other, and stages. `wgmma.cuh` has the picture.
+// wgmma: where a block tile lies, what a block does one after the other, and stages. `wgmma.cuh` has the picture.
 #pragma once
 #include "primitives/barriers.cuh"
-#include "primitives/boxes.cuh"
+#include "primitives/block_tiles.cuh"
 #include "wgmma/shape.cuh"
 
 namespace tconv {
 
-// The positions of a box by number, one number for each of a block's threads' rows, in each of its tiles.
+// The positions of a block tile by number, one number for each of a block's threads' rows, in each of its tiles.
 template <class Layer, class Tile>
-TCONV_DEVICE BoxPosition wgmma_in_box(int number, int tile) {
+TCONV_DEVICE BlockTilePosition wgmma_in_block_tile(int number, int tile) {
   using Shape = WgmmaShape<Layer, Tile>;
   if (!Tile::stacked) number += tile * Shape::position_numbers;
-  BoxPosition position = position_in_box<typename Tile::Box>(number, Shape::stacked_rows);
+  BlockTilePosition position = position_in_block_tile<typename Tile::BlockTile>(number, Shape::stacked_rows);
   if (Tile::stacked) position.row = position.row * Tile::position_tiles + tile;
   return position;
 }
 // Whether a number stands for a position.
 template <class Layer, class Tile>
-TCONV_DEVICE bool wgmma_is_in_box(int number, int tile) {
+TCONV_DEVICE bool wgmma_is_in_block_tile(int number, int tile) {
   using Shape = WgmmaShape<Layer, Tile>;
-  return Tile::stacked ? number * Tile::position_tiles < Shape::box_positions
-                       : number + tile * Shape::position_numbers < Shape::box_positions;
+  return Tile::stacked ? number * Tile::position_tiles < Shape::block_tile_positions
+                       : number + tile * Shape::position_numbers < Shape::block_tile_positions;
 }
 
 // The taps of one phase on an axis. Those at higher shifts come last.
@@ -48,18 +48,18 @@ struct WgmmaPhases {
   TCONV_DEVICE int taps() const { return depth.count * row.count * column.count; }
 };
 
-// What the blocks of a grid share: every box with every set of weights, those with the same box one after the other. A
-// block has each gridDim.x-th.
+// What the blocks of a grid share: every block tile with every set of weights, those with the same block tile one after
+// the other. A block has each gridDim.x-th.
 template <class Layer, class Tile>
 struct WgmmaWork {
   using Shape = WgmmaShape<Layer, Tile>;
-  Boxes<typename Tile::Box> boxes;
+  BlockTiles<typename Tile::BlockTile> block_tiles;
   int count, number;
 
   TCONV_DEVICE WgmmaWork(int batch, int output_depth, int output_height, int output_width, int number)
-      : boxes(Shape::Depth::positions(output_depth), Shape::Height::positions(output_height),
+      : block_tiles(Shape::Depth::positions(output_depth), Shape::Height::positions(output_height),
               Shape::Width::positions(output_width)),
-        count(boxes.count(batch) * Shape::weight_sets),
+        count(block_tiles.count(batch) * Shape::weight_sets),
         number(number) {}
 
   TCONV_DEVICE bool is_left() const { return number < count; }
@@ -73,10 +73,10 @@ struct WgmmaWork {
     return Shape::channel_blocks == 1 ? 0 : weight_set() / Shape::phase_sets % Shape::channel_blocks;
   }
   TCONV_DEVICE int group() const { return Layer::groups == 1 ? 0 : weight_set() / Shape::row_blocks; }
-  TCONV_DEVICE BoxPosition box() const { return boxes.box(number / Shape::weight_sets); }
-  // The first input that the box reads.
-  TCONV_DEVICE BoxPosition halo() const {
-    const BoxPosition from = box();
+  TCONV_DEVICE BlockTilePosition block_tile() const { return block_tiles.block_tile(number / Shape::weight_sets); }
+  // The first input that the block tile reads.
+  TCONV_DEVICE BlockTilePosition halo() const {
+    const BlockTilePosition from = block_tile();
     if (!Shape::alone) return halo_of<Shape>(from);
     // A block with one phase on an axis has the shifts of that alone.
     const WgmmaPhases<Layer> phase(first_phase());
