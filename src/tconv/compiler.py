@@ -44,7 +44,7 @@ def backend(
 
     Transposed convolutions run on tconv's kernels, those for which PyTorch is predicted to be faster excepted, and the
     elementwise operators behind them in the same kernel. Where a gradient is asked for, backward is Inductor's, and
-    what it keeps of a layer's result ends the chain. With ``torch._inductor.config.freezing`` weights are brought into
+    what it keeps of a layer's result ends the chain. With ``torch._inductor.config.freezing`` weights are put into
     a kernel's order once, while the model is compiled.
 
     Args:
@@ -101,7 +101,7 @@ class _LayerPass(CustomGraphPass):
 class TakeLayers(_LayerPass):
     """Replaces them by tconv's operator, before weights are frozen.
 
-    What convolutions are left Inductor brings into channels_last order, as cuDNN likes them, and folds scalings behind
+    What convolutions are left Inductor puts into channels_last order, as cuDNN likes them, and folds scalings behind
     them into their weights: along the first axis, which in transposed ones is that of the inputs.
     """
 

@@ -45,7 +45,7 @@ def optimize(model: Model, *, freeze: bool = False) -> Model:
     ``forward``. What is taken and what is left, and why, is logged at INFO; ``tconv.explain(model, *inputs)`` says it,
     too.
 
-    **Frozen weights.** Kernels on tensor cores take the weights in an order of their own, into which they are brought
+    **Frozen weights.** Kernels on tensor cores take the weights in an order of their own, into which they are loaded
     before each call. Where they are frozen, the first call keeps them in that order, and later calls launch one kernel
     instead of two. (Other kernels take weights as they are, frozen or not.) You promise that nobody writes the weights
     in place: an optimizer's step, ``weight.data.add_``, ``weight.copy_`` and `torch.nn.init` are not seen, and later
@@ -59,7 +59,7 @@ def optimize(model: Model, *, freeze: bool = False) -> Model:
     changes anything.
 
     - What is kept takes as much memory on the GPU as the weights, twice that in exact float32, and more where a tile is
-      wider than the layer. It is kept for each kernel that runs a layer: other sizes or types may bring another one.
+      wider than the layer. It is kept for each kernel that runs a layer: other sizes or types may load another one.
     - The call that prepares waits for the GPU. From then on any stream and any thread may use what it prepared.
     - A CUDA graph uses what was kept before its capture: make one such call first, or it prepares in each replay. It
       reads that memory in each replay, so the layers must stay frozen, and where they are, while it is used. Weights

@@ -301,7 +301,7 @@ MUTATIONS_OF_MMA = {
         "mma-1d-k4-s2-tf32-wide",
         "thread",
     ),
-    "weights brought into the stage in use": (
+    "weights loaded into the stage in use": (
         "    stage = Shape::next_weight_stage(stage);\n    --left;",
         "    --left;",
         "mma-1d-k4-s2-tf32-wide",
@@ -434,8 +434,8 @@ MUTATIONS_OF_MMA = {
         "plain",
     ),
     "outputs stored before they are staged": (
-        "    }\n    __syncwarp();\n    MmaTurn",
-        "    }\n    MmaTurn",
+        "    }\n    __syncwarp();\n    MmaSubtile",
+        "    }\n    MmaSubtile",
         "mma-2d-k3-s1-tf32-flat",
         "thread",
     ),
@@ -496,7 +496,7 @@ MUTATIONS_OF_WGMMA = {
         "wgmma-2d-k3-s2-aligned-tf32-all",
         "plain",
     ),
-    "inputs brought into a stage that is still read": (
+    "inputs loaded into a stage that is still read": (
         "      stages.wait_empty();\n      wgmma_copy_patches",
         "      wgmma_copy_patches",
         "wgmma-2d-k3-s2-aligned-tf32-all",
@@ -508,7 +508,7 @@ MUTATIONS_OF_WGMMA = {
         "wgmma-1d-k4-s2-tf32-all",
         "plain",
     ),
-    "the phase of stages never turned": (
+    "the phase of stages never transposed": (
         "turn + 1 < 2 * Count ? turn + 1 : 0",
         "turn + 1 < Count ? turn + 1 : 0",
         "wgmma-2d-dense-tf32_rna-last",
@@ -604,16 +604,16 @@ MUTATIONS_OF_WGMMA = {
         "wgmma-2d-k3-s1-fp32-one",
         "plain",
     ),
-    "channels turned in the place of positions": (
+    "channels transposed in the place of positions": (
         "lane / 8 % 2 * 8",
         "lane / 16 * 8",
         "wgmma-2d-k2-s2-aligned-straight1",
         "plain",
     ),
-    "places that are turned stored one further": (
+    "places that are transposed stored one further": (
         "stage + lane % 8 * Shape::place_bytes",
         "stage + (lane + 1) % 8 * Shape::place_bytes",
-        "wgmma-2d-dense-fp16-turned1",
+        "wgmma-2d-dense-fp16-transposed1",
         "plain",
     ),
     "weights prepared beside each other that lie two vectors apart": (
@@ -628,8 +628,8 @@ MUTATIONS_OF_WGMMA = {
         "wgmma-2d-k3-s1-tf32-stacked-last",
         "plain",
     ),
-    "raw inputs copied over those that are turned": (
-        "      meet<Shape::loaders>(3);  // nobody reads what was turned any more\n",
+    "raw inputs copied over those that are transposed": (
+        "      meet<Shape::loaders>(3);  // nobody reads what was transposed any more\n",
         "",
         "wgmma-2d-k3-s2-aligned-fp16-one",
         "thread",
@@ -694,7 +694,7 @@ MUTATIONS_OF_WGMMA = {
         "wgmma-2d-k2-s2-one-prepared",
         "address",
     ),
-    "a phase's inputs brought from its lowest shift on": (
+    "a phase's inputs loaded from its lowest shift on": (
         "Axis::shift_of(first) + behind(0)",
         "Axis::shift_of(first)",
         "wgmma-2d-k3-s2-op1-one-resident",
@@ -770,9 +770,9 @@ MUTATIONS_OF_PROGRAMS = {
         "wgmma-2d-k3-s1-tf32_rna-one-residual",
         "address",
     ),
-    "operands read ahead for another turn": (
-        "read_ahead(turn_of(number), ahead)",
-        "read_ahead(turn_of(0), ahead)",
+    "operands read ahead for another subtile": (
+        "read_ahead(subtile_of(number), ahead)",
+        "read_ahead(subtile_of(0), ahead)",
         "wgmma-2d-many-in-all-prepared-residual",
         "plain",
     ),

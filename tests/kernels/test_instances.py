@@ -22,7 +22,7 @@ def parameters(family: str) -> set[str]:
     headers = (source.header_directory() / family).glob("*.cuh")
     text = "".join(header.read_text(encoding="utf-8") for header in headers)
     # A part of a tile, as a type, stands for its own parameters.
-    return set(re.findall(r"\b(?:Layer|Tile::[A-Z][a-z]+|Tile)::\w+", text)) - {"Tile::BlockTile"}
+    return set(re.findall(r"\b(?:Layer|Tile::[A-Z][A-Za-z]+|Tile)::\w+", text)) - {"Tile::BlockTile"}
 
 
 @pytest.mark.parametrize("family", AXES)
@@ -104,4 +104,4 @@ def test_weights_are_used_and_outputs_written_behind_the_wait_for_their_preparat
     assert all(waits < body.index(use) for use in ("weights.ask()", "mma_join<", "mma_store<"))
     preparing = text[text.index("TCONV_DEVICE void mma_weights(") :]
     begins = preparing.index("let_kernel_behind_begin();")
-    assert all(begins < preparing.index(use) for use in ("mma_weights_of_phases<", "filters.bring("))
+    assert all(begins < preparing.index(use) for use in ("mma_weights_of_phases<", "filters.reorder("))

@@ -248,7 +248,7 @@ def load(cubin: bytes, name: str, shared_bytes: int, device: int) -> Any:
     with torch.cuda.device(device):
         cuda_core().Device(device).set_current()
         kernel = cuda_core().ObjectCode.from_cubin(cubin, name=name).get_kernel(name)
-        # Modules load lazily; asking for the function brings it into this context now.
+        # Modules load lazily; asking for the function loads it into this context now.
         _checked(bindings.cuKernelGetFunction(kernel.handle))
         if shared_bytes > _SHARED_BYTES_BY_DEFAULT:
             attribute = bindings.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES

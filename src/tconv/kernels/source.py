@@ -22,7 +22,7 @@ PROGRAMS = "primitives/programs.cuh"
 _INPUT = "int batch, int input_depth, int input_height, int input_width"
 _OUTPUT = "int output_depth, int output_height, int output_width"
 #: The parameters of a kernel's functions, by how their names end, T being its element type: of the kernel itself, and
-#: of what brings its weights and its inputs into another order.
+#: of what puts its weights and its inputs into another order.
 PARAMETERS = {
     "": "const T* x, const T* weight, const T* bias, T* y, int y_channels, " + _INPUT + ", " + _OUTPUT,
     "_weights": "const T* weight, T* prepared",
@@ -250,12 +250,12 @@ def functions(kernel: Kernel[Any], name: str) -> str:
 
 
 def prepares_weights(family: str) -> bool:
-    """Whether a function of its own brings the weights of the family's kernels into another order."""
+    """Whether a function of its own puts the weights of the family's kernels into another order."""
     return bool(FAMILIES[family].preparing_threads)
 
 
 def prepares_inputs(kernel: Kernel[Any]) -> bool:
-    """Whether a function of its own brings the kernel's inputs into another order."""
+    """Whether a function of its own puts the kernel's inputs into another order."""
     return bool(getattr(kernel.tile, "prepared_inputs", 0))
 
 

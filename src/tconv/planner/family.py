@@ -76,7 +76,7 @@ class Family(ABC, Generic[Tile]):
     rules: ModuleType
     #: Whether it takes a precision that only tensor cores gain from.
     on_tensor_cores: bool
-    #: Threads of a block of the kernel that brings the weights into an order of their own; 0 where there is none.
+    #: Threads of a block of the kernel that puts the weights into an order of their own; 0 where there is none.
     preparing_threads: int
     #: Bytes at whose multiples input and weights begin.
     alignment: int

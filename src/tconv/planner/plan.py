@@ -49,7 +49,7 @@ class Kernel(Generic[Tile]):
 
 @dataclass(frozen=True)
 class Preparation:
-    """The launch that brings the weights into the order in which the kernel loads them, before each call.
+    """The launch that puts the weights into the order in which the kernel loads them, before each call.
 
     Args:
         grid, threads: of the launch.
@@ -63,7 +63,7 @@ class Preparation:
 
 @dataclass(frozen=True)
 class InputPreparation:
-    """The launch that brings contiguous inputs into channels_last order, before each call.
+    """The launch that puts contiguous inputs into channels_last order, before each call.
 
     Args:
         grid, threads: of the launch.

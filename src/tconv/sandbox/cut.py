@@ -69,7 +69,7 @@ class Built:
         options: the arguments of load_inline.
         place: of the kernel in that.
         weight_bytes: of the weights in the order in which the kernel loads them; 0 where it takes them as they are.
-        prepares_inputs: inputs are brought into another order, too, behind the weights.
+        prepares_inputs: inputs are put into another order, too, behind the weights.
         aligned: tensors begin at multiples of 16 bytes.
     """
 

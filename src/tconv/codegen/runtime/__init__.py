@@ -25,7 +25,7 @@ TAILS, PROGRAMS, SCALES, SEQUENCES = (
     "where sequences are fused",
 )
 #: Whether it calls functions of torch; whether layers come to the model that its text does not construct, or lazy ones;
-#: and whether weights are brought into another order.
+#: and whether weights are put into another order.
 FUNCTIONS, ELSEWHERE, LAZY, PREPARED = (
     "where functions are called",
     "where layers are built elsewhere",

@@ -22,7 +22,7 @@ _Layer = namedtuple("_Layer", "in_channels out_channels kernel_size stride paddi
 # A kernel: its family, its name and its place in the family's text; bytes of shared memory of a block; neighbouring
 # columns that are loaded at once, of which rows of the input have a multiple; axes along which inputs have one element;
 # whether operands are rounded to TF32. Bytes of the weights in the order in which the kernel loads them, 0 where it
-# takes them as they are; whether inputs are brought into another order, too.
+# takes them as they are; whether inputs are put into another order, too.
 # ---- where tails are fused
 # What it computes behind the layer.
 # ---- where tails are fused

@@ -67,7 +67,7 @@
 // ---- where Shape::tiled
 //
 // The block's runs form a *tile*, `warps_wide` of them side by side and the others below, inside one slab. The block
-// brings the inputs of the tile with the rows and columns around it, `unroll` channels at a time for each set of warps,
+// loads the inputs of the tile with the rows and columns around it, `unroll` channels at a time for each set of warps,
 // to one of two stages in shared memory while it multiplies those in the other. Places outside the input are 0 there.
 // ---- where Shape::tiled
 //
@@ -84,7 +84,7 @@
 
 namespace tconv {
 
-// Brings one stage of weights to shared memory, rounded. Places without a weight become 0.
+// Loads one stage of weights to shared memory, rounded. Places without a weight become 0.
 //
 // They are the weights from the given row tap, input channel and tap number on.
 template <class Layer, class Tile, class Accumulator>

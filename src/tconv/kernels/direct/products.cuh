@@ -86,7 +86,7 @@ TCONV_DEVICE void direct_multiply(const Accumulator* stage_weights, const typena
   if (Shape::chained) direct_end_chain<Layer, Tile>(chain, accumulators);
 }
 
-// Adds the products of one stage of weights with inputs that the whole block brings to shared memory, `unroll * splits`
+// Adds the products of one stage of weights with inputs that the whole block loads to shared memory, `unroll * splits`
 // channels at a time, while it multiplies those of the stage before.
 //
 // Called by whole blocks. `slab` is the first channel's; a thread's inputs start

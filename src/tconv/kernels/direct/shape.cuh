@@ -85,7 +85,7 @@ struct DirectShape {
   static constexpr int window =
       phases_on_lanes ? Tile::k_tile_taps * Tile::phases : shift_span + (Tile::k_tile_taps - 1) * shift_pitch;
 
-  // Or the inputs of a whole block, which owns a tile of positions then and brings all that they need to shared memory:
+  // Or the inputs of a whole block, which owns a tile of positions then and loads all that they need to shared memory:
   // `warps_wide` runs side by side, the others below them.
   static constexpr bool tiled = Tile::warps_wide > 0;
   static constexpr int tile_columns = tiled ? Tile::warps_wide * run_columns : 1;

@@ -57,7 +57,7 @@ AXES: dict[str, str] = {
     "Tile::BlockTile::origin": "0 and more",
     "Tile::channels_last": "both; channels in whole vectors and not",
     "Tile::Pipeline::patch_columns": "1 to 8; rows of the halo that begin and end within a patch",
-    "Tile::Pipeline::copied": "none, 1 stage to 4; rounded, of two words, turned from 16-bit items",
+    "Tile::Pipeline::copied": "none, 1 stage to 4; rounded, of two words, transposed from 16-bit items",
     "Tile::Pipeline::resident": "both",
     "Tile::blocks": "1 and several, which share what resident weights leave to do",
     "Tile::taps_together": "1, all, a part; loaded 2 to 16 bytes at a time",

@@ -34,7 +34,7 @@ TCONV_DEVICE void mma_load_columns(
       for (int j = 0; j < Tile::Warps::position_tiles; j += 2) {
         unsigned words[4];
         if (Shape::by_channel)
-          load_turned_matrices(places[j / 2] + moved, words);
+          load_transposed_matrices(places[j / 2] + moved, words);
         else
           load_matrices(places[j / 2] + moved + plane * Shape::plane_bytes, words);
         columns[plane][j][0] = words[0], columns[plane][j][1] = words[1];

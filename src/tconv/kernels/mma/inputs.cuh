@@ -1,4 +1,5 @@
-// mma: a block tile's inputs on their way from memory to shared memory, turned or copied. `mma.cuh` has the picture.
+// mma: a block tile's inputs on their way from memory to shared memory, transposed or copied. `mma.cuh` has the
+// picture.
 //
 // `MmaInputs` has a thread's part: `begin` with a block tile, `load` all parts of a k-tile into a stage, then
 // `end_k_tile`; `wait`, and a barrier behind it, before the k-tile is read that was asked for `Shape::stages_ahead`
@@ -42,14 +43,14 @@ TCONV_DEVICE const typename Layer::Element* mma_first_input(const typename Layer
 }
 
 // A thread's part of a block tile's inputs that come through registers, where they are rounded and, unless they are
-// channels_last, turned: a k-tile is on its way while the one before it is multiplied. In shared memory they lie
+// channels_last, transposed: a k-tile is on its way while the one before it is multiplied. In shared memory they lie
 // position by position, the channels of a k-tile together, as ldmatrix wants them. They come in patches of a vector of
-// channels by `patch_columns` neighbouring columns. A load brings one channel of a patch, or all of a column where
+// channels by `patch_columns` neighbouring columns. A load takes one channel of a patch, or all of a column where
 // inputs are channels_last; what is stored is a column. Patches of several columns need rows that begin at multiples of
 // a patch: then patches do so too, and while a row of the halo may begin and end within one, a row of the input does
 // not.
 template <class Layer, class Tile>
-struct MmaTurnedInputs {
+struct MmaTransposedInputs {
   using Shape = MmaShape<Layer, Tile>;
   using Element = typename Layer::Element;
   using Index = typename Layer::Index;
@@ -92,7 +93,7 @@ struct MmaTurnedInputs {
     return whole || in_range(column, Shape::halo_columns);
   }
 
-  TCONV_DEVICE MmaTurnedInputs(const Element* x, int group, int batch, int depths, int rows, int columns)
+  TCONV_DEVICE MmaTransposedInputs(const Element* x, int group, int batch, int depths, int rows, int columns)
       : map(batch, depths, rows, columns), x(mma_first_input<Layer, Tile>(x, group, map.plane)) {}
 
   // Whatever is loaded from now on is of this block tile.
@@ -154,9 +155,9 @@ struct MmaTurnedInputs {
 };
 
 // A thread's part of a block tile's inputs that lie channel by channel: some patches of some channels, copied as they
-// are, several k-tiles ahead. A warp rounds or turns them when it loads its operands; 16-bit ones only where no shift
-// moves them along the row, as they are turned eight by eight. (Before sm_90 a wait for weights is one for all copies,
-// so that only the next k-tile is on its way.)
+// are, several k-tiles ahead. A warp rounds or transposes them when it loads its operands; 16-bit ones only where no
+// shift moves them along the row, as they are transposed eight by eight. (Before sm_90 a wait for weights is one for
+// all copies, so that only the next k-tile is on its way.)
 template <class Layer, class Tile>
 struct MmaCopiedInputs {
   using Shape = MmaShape<Layer, Tile>;
@@ -223,6 +224,6 @@ struct MmaCopiedInputs {
 
 template <class Layer, class Tile>
 using MmaInputs = typename Choice<MmaShape<Layer, Tile>::by_channel, MmaCopiedInputs<Layer, Tile>,
-                                  MmaTurnedInputs<Layer, Tile>>::type;
+                                  MmaTransposedInputs<Layer, Tile>>::type;
 
 }  // namespace tconv

@@ -27,7 +27,7 @@
 //   | stages of inputs: the block tile with the halo     | stages of weights: as the lanes want them, | what tells when
 //   | around it, a k-tile of channels; 0 outside   | a fragment is one load of 16 bytes         | weights have landed
 //
-// Moving by a shift is adding a constant to a place. At the end warps bring their outputs into the order of memory, in
+// Moving by a shift is adding a constant to a place. At the end warps put their outputs into the order of memory, in
 // place of the stages or behind them.
 //
 //     step n:    wait; barrier; ask for the weights of step n+1;  multiply  ;  the next k-tile's inputs, if this
@@ -254,7 +254,7 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
     const Epilogue<Layer, Program> epilogue{Layer::has_bias ? bias + first_channel : bias, program,
                                             static_cast<int>(first_channel)};
     const long long plane = static_cast<long long>(output_depth) * output_height * output_width;
-    mma_store<Layer, Tile>(accumulators, epilogue, shared + Shape::stored_at + warp * Shape::turn_bytes,
+    mma_store<Layer, Tile>(accumulators, epilogue, shared + Shape::stored_at + warp * Shape::subtile_bytes,
                            y + first_channel * (Tile::channels_last ? 1 : plane), block_tiles.block_tile(number),
                            first_row_tile, warp_wide * Tile::Warps::position_tiles * 8, y_channels, batch, output_depth,
                            output_height, output_width);

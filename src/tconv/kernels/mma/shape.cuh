@@ -6,20 +6,20 @@
 
 namespace tconv {
 
-// Bytes from a row to the next of the outputs that a warp stores in one turn. Lanes that write two neighbouring
+// Bytes from a row to the next of the outputs that a warp stores in one subtile. Lanes that write two neighbouring
 // positions of neighbouring rows then find different banks.
-TCONV_CONSTANT int mma_turn_pitch(int position_tiles, int item_bytes, bool channels_last) {
+TCONV_CONSTANT int mma_subtile_pitch(int position_tiles, int item_bytes, bool channels_last) {
   const int least = 8 * position_tiles * item_bytes, wanted = channels_last ? 16 : 8 * item_bytes;
   return least + (wanted - least % 128 + 128) % 128;
 }
 
-// What a turn may take of shared memory, if the stages took less.
-constexpr int mma_turn_least_bytes = 32 * 1024;
+// What a subtile may take of shared memory, if the stages took less.
+constexpr int mma_subtile_least_bytes = 32 * 1024;
 
-// The position tiles of a turn: as many as fit.
-TCONV_CONSTANT int mma_turn_position_tiles(int all, int rows, int item_bytes, bool channels_last, int most_bytes) {
+// The position tiles of a subtile: as many as fit.
+TCONV_CONSTANT int mma_subtile_position_tiles(int all, int rows, int item_bytes, bool channels_last, int most_bytes) {
   int tiles = all;
-  while (tiles > 1 && (all % tiles != 0 || rows * mma_turn_pitch(tiles, item_bytes, channels_last) > most_bytes))
+  while (tiles > 1 && (all % tiles != 0 || rows * mma_subtile_pitch(tiles, item_bytes, channels_last) > most_bytes))
     --tiles;
   return tiles;
 }
@@ -115,7 +115,7 @@ struct MmaShape {
   static constexpr int halo_all_rows = Tile::BlockTile::images * halo_depths * halo_rows;
   static constexpr int halo_positions = halo_all_rows * halo_columns;
 
-  // What is brought of it: patches of some neighbouring columns. A row's first patch begins so many columns before it.
+  // What is loaded of it: patches of some neighbouring columns. A row's first patch begins so many columns before it.
   static constexpr int patch_lead =
       (-WidthShifts::highest % Tile::Pipeline::patch_columns + Tile::Pipeline::patch_columns) %
       Tile::Pipeline::patch_columns;
@@ -182,24 +182,24 @@ struct MmaShape {
   static constexpr int joined_bytes = (Tile::Warps::splits - 1) * warps * 32 * Tile::Warps::row_tiles *
                                       Tile::Warps::position_tiles * 4 * accumulator_bytes;
 
-  // ---- outputs: a warp of the first set stores them in turns through shared memory, behind what was joined ----
-  // Row tiles of a turn: those that hold all column phases of their channels, where a warp has them.
+  // ---- outputs: a warp of the first set stores them in subtiles through shared memory, behind what was joined ----
+  // Row tiles of a subtile: those that hold all column phases of their channels, where a warp has them.
   static constexpr int whole_row_tiles = Width::stride / greatest_common_divisor(Width::stride, tile_phases);
-  static constexpr int turn_row_tiles =
+  static constexpr int subtile_row_tiles =
       Tile::Warps::row_tiles % whole_row_tiles == 0 && phase_tiles % whole_row_tiles == 0 ? whole_row_tiles
       : phases_known                                                                      ? phase_tiles
                                                                                           : 1;
-  static constexpr int turn_slots = turn_row_tiles * tile_phases;
+  static constexpr int subtile_slots = subtile_row_tiles * tile_phases;
   static constexpr int staged_bytes = static_cast<int>(sizeof(Staged));
-  static constexpr int turn_position_tiles = mma_turn_position_tiles(
-      Tile::Warps::position_tiles, turn_row_tiles * 16 * warps, staged_bytes, Tile::channels_last,
-      Tile::Pipeline::resident || joined_bytes + mma_turn_least_bytes > stages_bytes ? mma_turn_least_bytes
+  static constexpr int subtile_position_tiles = mma_subtile_position_tiles(
+      Tile::Warps::position_tiles, subtile_row_tiles * 16 * warps, staged_bytes, Tile::channels_last,
+      Tile::Pipeline::resident || joined_bytes + mma_subtile_least_bytes > stages_bytes ? mma_subtile_least_bytes
                                                                                      : stages_bytes - joined_bytes);
-  static constexpr int turn_pitch = mma_turn_pitch(turn_position_tiles, staged_bytes, Tile::channels_last);
-  static constexpr int turn_bytes = turn_row_tiles * 16 * turn_pitch;
+  static constexpr int subtile_pitch = mma_subtile_pitch(subtile_position_tiles, staged_bytes, Tile::channels_last);
+  static constexpr int subtile_bytes = subtile_row_tiles * 16 * subtile_pitch;
   // Resident weights stay where they are, and the next block tile's inputs beside them.
   static constexpr int stored_at = Tile::Pipeline::resident ? stages_bytes : joined_bytes;
-  static constexpr int stored_bytes = stored_at + warps * turn_bytes;
+  static constexpr int stored_bytes = stored_at + warps * subtile_bytes;
   // Behind all of it, what tells when weights have landed.
   static constexpr int barrier_at = stored_bytes > stages_bytes ? stored_bytes : stages_bytes;
   static constexpr int shared_bytes = barrier_at + 16;
@@ -211,7 +211,7 @@ struct MmaShape {
                                                      Tile::Warps::row_tiles * Tile::Warps::position_tiles <=
                                                  1024;
 
-  // Who brings a k-tile of inputs: threads for patches of a vector of channels, or of one channel by channel. There, so
+  // Who loads a k-tile of inputs: threads for patches of a vector of channels, or of one channel by channel. There, so
   // many threads share the patches of some channels.
   static constexpr int k_tile_vectors = k_tile_channels / vector_items;
   static constexpr int patch_lanes = mma_patch_lanes(threads, halo_patches, k_tile_channels);
@@ -228,7 +228,7 @@ struct MmaShape {
       unrolled && thread_loads <= 16 ? ceil_div(shifts * Tile::Pipeline::k_tile_steps, 2) : 0;
 
   // The prepared weights: [group][block of rows][k-tile][shift][row tile][step][plane][lane] of 16 bytes. Tiles without
-  // a tap at a shift are gaps, which nobody looks at; where Tile::gaps, nobody writes or brings them either.
+  // a tap at a shift are gaps, which nobody looks at; where Tile::gaps, nobody writes or loads them either.
   static constexpr long long block_weight_bytes = static_cast<long long>(k_tiles) * shifts * shift_bytes;
   static constexpr long long weight_bytes = weight_sets * block_weight_bytes;
   static constexpr long long weight_vectors = weight_bytes / 16;
@@ -266,7 +266,7 @@ struct MmaShape {
   static_assert(!by_channel || (planes == 1 && !Tile::channels_last), "copied inputs are multiplied as they are");
   static_assert(!by_channel || item_bytes >= 4 ||
                     (WidthShifts::count == 1 && Tile::Pipeline::patch_columns == 8 && patch_lead == 0),
-                "matrices of 16-bit items are turned from eight neighbouring columns, and shifts would move them");
+                "matrices of 16-bit items are transposed from eight neighbouring columns, and shifts would move them");
   static_assert(taps % Tile::taps_together == 0, "threads that prepare weights have as many taps each");
   static_assert(16 % Tile::channels == 0, "a tile of 16 rows has as many channels in each of its phases");
 };

@@ -6,25 +6,25 @@
 
 namespace tconv {
 
-// A turn of a warp over its outputs: its accumulators of some row tiles and some position tiles, as
+// A subtile of a warp's outputs: its accumulators of some row tiles and some position tiles, as
 // `staged[row][position]` in the warp's part of shared memory, go to memory in the order in which they lie there. The
 // row tiles hold `slots` neighbouring phases of the same channels, from `first_slot` on; where the tile allows it they
 // are whole rows of outputs.
 template <class Layer, class Tile, class Program>
-struct MmaTurn {
+struct MmaSubtile {
   using Shape = MmaShape<Layer, Tile>;
   using Element = typename Layer::Element;
   using Staged = typename Shape::Staged;
   using Index = typename Layer::Index;
   using Height = typename Shape::Height;
   using Width = typename Shape::Width;
-  static constexpr int slots = Shape::turn_slots;
-  static constexpr int places = 8 * Shape::turn_position_tiles, pitch = Shape::turn_pitch / Shape::staged_bytes;
-  // Neighbouring column phases, and how many times as many a turn has.
+  static constexpr int slots = Shape::subtile_slots;
+  static constexpr int places = 8 * Shape::subtile_position_tiles, pitch = Shape::subtile_pitch / Shape::staged_bytes;
+  // Neighbouring column phases, and how many times as many a subtile has.
   static constexpr int run = slots < Width::stride ? slots : Width::stride, runs = ceil_div(slots, run);
   static constexpr int most = 16 / Shape::item_bytes;
-  // Outputs of a row that a turn has side by side: all of a row of its block tile, or a part of each position's.
-  static constexpr int side_by_side = Shape::turn_row_tiles == Shape::phase_tiles || slots % Width::stride == 0
+  // Outputs of a row that a subtile has side by side: all of a row of its block tile, or a part of each position's.
+  static constexpr int side_by_side = Shape::subtile_row_tiles == Shape::phase_tiles || slots % Width::stride == 0
                                           ? Tile::BlockTile::columns * Width::stride
                                       : Width::stride % slots == 0 ? slots
                                                                    : 1;
@@ -45,7 +45,7 @@ struct MmaTurn {
     return slot / Shape::tile_phases * 16 + slot % Shape::tile_phases * Tile::channels + channel;
   }
 
-  // Where the output of a phase at one of the turn's positions lies in its plane, and its image; false if nowhere.
+  // Where the output of a phase at one of the subtile's positions lies in its plane, and its image; false if nowhere.
   TCONV_DEVICE bool find(int place, int phase, int& sample, Index& offset) const {
     const int number = first_number + place;
     const BlockTilePosition in_block_tile =
@@ -165,32 +165,32 @@ TCONV_DEVICE void mma_store(const MmaAccumulators<Layer, Tile>& accumulators, co
                             int columns) {
   using Shape = MmaShape<Layer, Tile>;
   using Staged = typename Shape::Staged;
-  constexpr int groups = Tile::Warps::row_tiles / Shape::turn_row_tiles;
-  constexpr int turns = groups * (Tile::Warps::position_tiles / Shape::turn_position_tiles);
-  constexpr int pitch = MmaTurn<Layer, Tile, Program>::pitch;
+  constexpr int groups = Tile::Warps::row_tiles / Shape::subtile_row_tiles;
+  constexpr int subtiles = groups * (Tile::Warps::position_tiles / Shape::subtile_position_tiles);
+  constexpr int pitch = MmaSubtile<Layer, Tile, Program>::pitch;
   Staged* const staged = reinterpret_cast<Staged*>(shared);
   // A thread has rows lane / 4 and lane / 4 + 8 of each tile, and two neighbouring positions.
   const int lane = static_cast<int>(threadIdx.x) % 32;
 
 #pragma unroll 1
-  for (int turn = 0; turn < turns; ++turn) {
-    const int row_tile = first_row_tile + turn % groups * Shape::turn_row_tiles;
+  for (int subtile = 0; subtile < subtiles; ++subtile) {
+    const int row_tile = first_row_tile + subtile % groups * Shape::subtile_row_tiles;
     const int first_channel = row_tile / Shape::phase_tiles * Tile::channels;
     __syncwarp();
-    // Registers have no numbers at run time: the turn's are found among all.
+    // Registers have no numbers at run time: the subtile's are found among all.
 #pragma unroll
-    for (int known = 0; known < turns; ++known) {
-      if (known != turn) continue;
+    for (int known = 0; known < subtiles; ++known) {
+      if (known != subtile) continue;
 #pragma unroll
-      for (int i = 0; i < Shape::turn_row_tiles; ++i)
+      for (int i = 0; i < Shape::subtile_row_tiles; ++i)
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const int row = lane / 4 + half * 8, channel = first_channel + row % Tile::channels;
           const auto of_channel = epilogue.of(channel < Layer::group_out_channels ? channel : 0);
 #pragma unroll
-          for (int j = 0; j < Shape::turn_position_tiles; ++j) {
-            const auto& own = accumulators.values[known % groups * Shape::turn_row_tiles + i]
-                                         [known / groups * Shape::turn_position_tiles + j];
+          for (int j = 0; j < Shape::subtile_position_tiles; ++j) {
+            const auto& own = accumulators.values[known % groups * Shape::subtile_row_tiles + i]
+                                         [known / groups * Shape::subtile_position_tiles + j];
             Vector<Staged, 2> two;
             from_accumulators(of_channel.y(own[half * 2]), of_channel.y(own[half * 2 + 1]), two.values);
             *reinterpret_cast<Vector<Staged, 2>*>(staged + (i * 16 + row) * pitch + j * 8 + lane % 4 * 2) = two;
@@ -198,11 +198,11 @@ TCONV_DEVICE void mma_store(const MmaAccumulators<Layer, Tile>& accumulators, co
         }
     }
     __syncwarp();
-    MmaTurn<Layer, Tile, Program>{staged,
+    MmaSubtile<Layer, Tile, Program>{staged,
                                   epilogue,
                                   y,
                                   block_tile,
-                                  first_position + turn / groups * Shape::turn_position_tiles * 8,
+                                  first_position + subtile / groups * Shape::subtile_position_tiles * 8,
                                   first_channel,
                                   row_tile % Shape::phase_tiles * Shape::tile_phases,
                                   y_channels,

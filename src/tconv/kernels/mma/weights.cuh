@@ -1,4 +1,4 @@
-// mma: the weights: brought into the order in which the warps load them, and on their way there. `mma.cuh` has the
+// mma: the weights: put into the order in which the warps load them, and on their way there. `mma.cuh` has the
 // picture.
 #pragma once
 #include "mma/factors.cuh"
@@ -8,9 +8,9 @@
 
 namespace tconv {
 
-// Tiles of rows of one phase: a thread brings some neighbouring taps of the filters of its lane's two rows, so that
+// Tiles of rows of one phase: a thread loads some neighbouring taps of the filters of its lane's two rows, so that
 // what it loads lies side by side in memory. A tap is one phase at one shift. Gaps, the pairs without a tap, become
-// zeros where they are brought to shared memory with the others, though nobody looks at them.
+// zeros where they are loaded to shared memory with the others, though nobody looks at them.
 template <class Layer, class Tile>
 struct MmaFilters {
   using Shape = MmaShape<Layer, Tile>;
@@ -54,7 +54,7 @@ struct MmaFilters {
     reinterpret_cast<Factors*>(prepared)[of_step * 32 + lane] = factors;
   }
 
-  TCONV_DEVICE void bring(const Element* weight, int first_tap) const {
+  TCONV_DEVICE void reorder(const Element* weight, int first_tap) const {
     Vector<unsigned, words> loaded[units][items][loads];
 #pragma unroll
     for (int u = 0; u < units; ++u)
@@ -89,7 +89,7 @@ struct MmaFilters {
     }
   }
 
-  // Gaps, shared by the threads that bring the taps of the same filters.
+  // Gaps, shared by the threads that load the taps of the same filters.
   TCONV_DEVICE void clear_gaps(int number, int threads) const {
     for (int pair = number; pair < Shape::phases * Shape::shifts; pair += threads)
       if (!Shape::has_taps(pair % Shape::shifts, pair / Shape::shifts))
@@ -98,7 +98,7 @@ struct MmaFilters {
   }
 };
 
-// Tiles of rows of several phases: a thread brings one vector of 16 bytes.
+// Tiles of rows of several phases: a thread loads one vector of 16 bytes.
 template <class Layer, class Tile>
 TCONV_DEVICE void mma_weights_of_phases(const typename Layer::Element* weight, typename Layer::Element* prepared,
                                         long long vector) {
@@ -142,7 +142,7 @@ TCONV_DEVICE void mma_weights_of_phases(const typename Layer::Element* weight, t
   reinterpret_cast<Factors*>(prepared)[vector] = factors;
 }
 
-// Brings the weights into the order in which the warps load them, by one thread for each of `Shape::preparing_items`.
+// Puts the weights into the order in which the warps load them, by one thread for each of `Shape::preparing_items`.
 template <class Layer, class Tile>
 TCONV_DEVICE void mma_weights(const typename Layer::Element* weight, typename Layer::Element* prepared) {
   using Shape = MmaShape<Layer, Tile>;
@@ -159,7 +159,7 @@ TCONV_DEVICE void mma_weights(const typename Layer::Element* weight, typename La
   const int channel_tile = digits.next(Shape::prepared_channel_tiles);
   const MmaFilters<Layer, Tile> filters{prepared, static_cast<int>(digits.rest), step, channel_tile,
                                         static_cast<int>(item % 32)};
-  filters.bring(weight, tap_group * Tile::taps_together);
+  filters.reorder(weight, tap_group * Tile::taps_together);
   if (!Shape::every_phase_has_every_shift && !Tile::gaps)
     filters.clear_gaps(tap_group, Shape::taps / Tile::taps_together);
 }

@@ -19,7 +19,7 @@ TCONV_CONSTANT int power_of_two_from(int value) {
 // 0 <= index < count, in one comparison.
 TCONV_DEVICE bool in_range(int index, int count) { return static_cast<unsigned>(index) < static_cast<unsigned>(count); }
 
-// One of two types, by a constant: std::conditional, whose header NVRTC does not bring.
+// One of two types, by a constant: std::conditional, whose header NVRTC does not load.
 template <bool first, class First, class Second>
 struct Choice {
   using type = First;

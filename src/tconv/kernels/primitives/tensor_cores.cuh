@@ -16,10 +16,10 @@ TCONV_DEVICE void load_matrices(const void* row, unsigned (&words)[4]) {
 }
 #endif
 
-// The same of four 8x8 matrices of 16-bit items, each turned: lane l gets the items of column l / 4 in rows 2 * (l % 4)
-// and the next one. PTX ldmatrix with .trans.
+// The same of four 8x8 matrices of 16-bit items, each transposed: lane l gets the items of column l / 4 in rows 2 * (l
+// % 4) and the next one. PTX ldmatrix with .trans.
 #if !defined(TCONV_EMULATOR)
-TCONV_DEVICE void load_turned_matrices(const void* row, unsigned (&words)[4]) {
+TCONV_DEVICE void load_transposed_matrices(const void* row, unsigned (&words)[4]) {
   const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])

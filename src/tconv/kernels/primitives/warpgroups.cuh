@@ -86,14 +86,14 @@ TCONV_DEVICE void store_matrices(void* row, const unsigned (&words)[4]) {
 // The instruction for `Rows` rows of the second factor.
 template <class Factor, int Rows>
 struct WarpgroupProduct;
-#define TCONV_WARPGROUP_PRODUCT(element, shape, type, turned, octets, a0, a1, a2, a3, b)                         \
+#define TCONV_WARPGROUP_PRODUCT(element, shape, type, transposed, octets, a0, a1, a2, a3, b)                         \
   template <>                                                                                                    \
   struct WarpgroupProduct<element, 16 * octets> {                                                                \
     static TCONV_DEVICE void add(float (&accumulators)[8 * octets], const unsigned (&a)[4],                      \
                                  unsigned long long factor) {                                                    \
       asm volatile("{ .reg .pred adds; setp.eq.b32 adds, 0, 0; wgmma.mma_async.sync.aligned." shape ".f32." type \
                    "." type " {" TCONV_NUMBERS_##octets "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #b      \
-                                                        ", adds, 1, 1" turned "; }"                              \
+                                                        ", adds, 1, 1" transposed "; }"                              \
                    : TCONV_ACCUMULATORS_##octets                                                                 \
                    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(factor));                                   \
     }                                                                                                            \

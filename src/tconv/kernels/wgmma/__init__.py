@@ -47,9 +47,9 @@ AXES: dict[str, str] = {
 
 _PRECISIONS: tuple[Precision, ...] = ("tf32", "fp16", "tf32_rna", "bf16", "fp32")
 _WITH_WIDE_INDEX = ("1d-k4-s2", "2d-k3-s1")
-#: Cases of several k-tiles, whose 16-bit inputs are turned in shared memory from one stage or two.
-_TURNED = ("2d-k2-s2-aligned", "2d-dense")
-#: Cases whose taps read the same column: 16-bit inputs are turned as they are read.
+#: Cases of several k-tiles, whose 16-bit inputs are transposed in shared memory from one stage or two.
+_TRANSPOSED = ("2d-k2-s2-aligned", "2d-dense")
+#: Cases whose taps read the same column: 16-bit inputs are transposed as they are read.
 _STRAIGHT: dict[str, Precision] = {
     "2d-k2-s2-aligned": "bf16",
     "2d-k3x2-s2x2-aligned": "fp16",
@@ -66,8 +66,8 @@ _RESIDENT: dict[str, Precision] = {
     "2d-k4-s2-multiplier": "fp16",
     "2d-k3x2-s2x2-aligned": "bf16",
 }
-#: Cases whose contiguous inputs are prepared: vectors of channels that fill what is turned at once, and that do not; so
-#: many that a block turns several tiles.
+#: Cases whose contiguous inputs are prepared: channels that fill the vectors transposed at once, and that do not; so
+#: many that a block transposes several tiles.
 _PREPARED: dict[str, Precision] = {
     "2d-many-in": "tf32",
     "2d-dense": "tf32",
@@ -130,10 +130,10 @@ def instances() -> Iterator[Instance]:
             tile = replace(_tile(problem.layer, phases, (1, 1, 1, 16), 1, patch_columns=4), channels=channels)
             kernel = Kernel("wgmma", problem.layer, tile)
             yield Instance(f"wgmma-{name}-rows{phases * channels}", problem, kernel)
-        if name in _TURNED:
+        if name in _TRANSPOSED:
             problem = case.problem("fp16")
-            for raw, tile in enumerate(_turned_tiles(problem.layer, together(problem)), 1):
-                yield Instance(f"wgmma-{name}-fp16-turned{raw}", problem, Kernel("wgmma", problem.layer, tile))
+            for raw, tile in enumerate(_transposed_tiles(problem.layer, together(problem)), 1):
+                yield Instance(f"wgmma-{name}-fp16-transposed{raw}", problem, Kernel("wgmma", problem.layer, tile))
     # Rows of several phases that begin anywhere are stored one output at a time, in several rounds.
     problem = replace(CASES["1d-k3-s3-aligned"].problem("tf32"), output_padding=(0, 0, 1))
     tile = _tile(problem.layer, 3, (1, 1, 1, 16), 1, patch_columns=4)
@@ -170,7 +170,7 @@ def _tiles(layer: Layer, most_together: int) -> dict[str, WgmmaTile]:
 
 
 def _prepared_tiles(layer: Layer, most_together: int) -> dict[str, WgmmaTile]:
-    """Those of `_tiles` for contiguous tensors whose inputs a kernel before may bring into whole vectors."""
+    """Those of `_tiles` for contiguous tensors whose inputs a kernel before may put into whole vectors."""
     found = {}
     for name, tile in _tiles(layer, most_together).items():
         prepared = replace(tile, prepared_inputs=1, patch_columns=1, raw_stages=0)
@@ -187,7 +187,7 @@ def _straight_tiles(layer: Layer) -> Iterator[WgmmaTile]:
     yield replace(tile, input_stages=2, weight_stages=tile.weight_stages + 1)
 
 
-def _turned_tiles(layer: Layer, most_together: int) -> Iterator[WgmmaTile]:
+def _transposed_tiles(layer: Layer, most_together: int) -> Iterator[WgmmaTile]:
     tile = _tile(layer, 1, (1, 1, 4, 8), 1, k_tile_steps=2, patch_columns=math.gcd(4, most_together))
     for raw in (1, 2):
         yield replace(tile, input_stages=raw, raw_stages=raw)

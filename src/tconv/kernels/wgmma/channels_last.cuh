@@ -1,5 +1,5 @@
-// wgmma: contiguous inputs brought into channels_last order by a kernel of its own, for tiles with `prepared_inputs`.
-// Where many blocks read the same inputs, turning them once costs less than turning them in each block.
+// wgmma: contiguous inputs put into channels_last order by a kernel of its own, for tiles with `prepared_inputs`.
+// Where many blocks read the same inputs, transposing them once costs less than transposing them in each block.
 #pragma once
 #include "primitives/asynchronous.cuh"
 #include "primitives/axis.cuh"
@@ -8,7 +8,7 @@
 
 namespace tconv {
 
-// A block turns 128 bytes of channels at 64 positions of an image at a time, by way of shared memory.
+// A block transposes 128 bytes of channels at 64 positions of an image at a time, by way of shared memory.
 template <class Layer>
 struct WgmmaOrder {
   using Element = typename Layer::Element;
@@ -25,7 +25,7 @@ struct WgmmaOrder {
   Element* const staged;
   const int thread;
 
-  // Brings `width` neighbouring positions of each channel at once. Positions are counted from the tile's first one.
+  // Loads `width` neighbouring positions of each channel at once. Positions are counted from the tile's first one.
   template <int width>
   TCONV_DEVICE void read(const Element* first, long long plane, int positions_left, int channels_left) const {
     constexpr int of_row = tile_positions / width, together = threads / of_row, loads = tile_channels / together;

@@ -1,7 +1,7 @@
-// wgmma: the warps that bring inputs: a block tile with the halo around it, from global to shared memory. `wgmma.cuh`
+// wgmma: the warps that load inputs: a block tile with the halo around it, from global to shared memory. `wgmma.cuh`
 // has the picture.
 //
-// A kernel has one of the functions `wgmma_bring_...`. Each of these warps' threads runs it, by its number `thread`
+// A kernel has one of the functions `wgmma_load_...`. Each of these warps' threads runs it, by its number `thread`
 // among them, and goes through all block tiles of the block, k-tile of input channels by k-tile: it waits until the
 // consumers have given a stage back (the barrier "empty"), fills its part of it, and arrives at the barrier "full" when
 // that is there. Places outside the input become zeros.
@@ -76,9 +76,9 @@ TCONV_DEVICE void wgmma_copy_patches(Copies& copies, int thread, int k_tile, con
   }
 }
 
-// Brings inputs that stay channel by channel.
+// Loads inputs that stay channel by channel.
 template <class Layer, class Tile>
-TCONV_DEVICE void wgmma_bring_channels(const WgmmaWork<Layer, Tile>& first_work, int thread, unsigned char* shared,
+TCONV_DEVICE void wgmma_load_channels(const WgmmaWork<Layer, Tile>& first_work, int thread, unsigned char* shared,
                                        unsigned char* barriers, const typename Layer::Element* x, int batch, int depths,
                                        int rows, int columns) {
   using Shape = WgmmaShape<Layer, Tile>;
@@ -103,11 +103,11 @@ TCONV_DEVICE void wgmma_bring_channels(const WgmmaWork<Layer, Tile>& first_work,
   }
 }
 
-// Turns a k-tile that was copied channel by channel: afterwards the channels of a place lie together. A warp takes
+// Transposes a k-tile that was copied channel by channel: afterwards the channels of a place lie together. A warp takes
 // eight columns of 32 channels as an item: a lane gets of each eight channels those two of a column that lie together
 // afterwards.
 template <class Layer, class Tile>
-TCONV_DEVICE void wgmma_turn_patches(int thread, const unsigned char* raw, unsigned char* stage) {
+TCONV_DEVICE void wgmma_transpose_patches(int thread, const unsigned char* raw, unsigned char* stage) {
   using Shape = WgmmaShape<Layer, Tile>;
   constexpr int vectors = Shape::k_tile_vectors, eights = Shape::row_patches * Tile::patch_columns / 8;
   constexpr int warps = Shape::loaders / 32, items = Shape::halo_all_rows * eights * (vectors / 4);
@@ -121,7 +121,7 @@ TCONV_DEVICE void wgmma_turn_patches(int thread, const unsigned char* raw, unsig
 #pragma unroll
     for (int i = 0; i < together; ++i) {
       const int item = first + i * warps, of_vectors = item % (vectors / 4), eight = item / (vectors / 4);
-      if (item < items) load_turned_matrices(from + of_vectors * 32 * Shape::channel_bytes + eight * 16, words[i]);
+      if (item < items) load_transposed_matrices(from + of_vectors * 32 * Shape::channel_bytes + eight * 16, words[i]);
     }
 #pragma unroll
     for (int i = 0; i < together; ++i) {
@@ -189,9 +189,9 @@ TCONV_DEVICE void wgmma_copy_rows(Copies& copies, int thread, int k_tile,
   }
 }
 
-// Turns a k-tile, eight channels of a place at once.
+// Transposes a k-tile, eight channels of a place at once.
 template <class Layer, class Tile>
-TCONV_DEVICE void wgmma_turn_rows(int thread, int k_tile, const InputMap<Layer, WgmmaShape<Layer, Tile>>& map,
+TCONV_DEVICE void wgmma_transpose_rows(int thread, int k_tile, const InputMap<Layer, WgmmaShape<Layer, Tile>>& map,
                                   const BlockTilePosition& halo, const typename Layer::Element* first_of_halo,
                                   const unsigned char* raw, unsigned char* stage) {
   using Shape = WgmmaShape<Layer, Tile>;
@@ -223,7 +223,7 @@ TCONV_DEVICE void wgmma_turn_rows(int thread, int k_tile, const InputMap<Layer, 
   }
 }
 
-// What is turned is copied some k-tiles ahead of that: which k-tile of which block tile comes next, and where its
+// What is transposed is copied some k-tiles ahead of that: which k-tile of which block tile comes next, and where its
 // patches lie.
 template <class Layer, class Tile>
 struct WgmmaAhead {
@@ -264,10 +264,10 @@ TCONV_DEVICE void wgmma_copy_ahead(WgmmaAhead<Layer, Tile>& ahead, Copies& copie
   copies.end_group();
 }
 
-// Brings 16-bit inputs that lie channel by channel: copied so, and turned in shared memory. Copies of `raw_stages`
-// k-tiles are on their way while the oldest one is turned.
+// Loads 16-bit inputs that lie channel by channel: copied so, and transposed in shared memory. Copies of `raw_stages`
+// k-tiles are on their way while the oldest one is transposed.
 template <class Layer, class Tile>
-TCONV_DEVICE void wgmma_bring_turned(const WgmmaWork<Layer, Tile>& first_work, int thread, unsigned char* shared,
+TCONV_DEVICE void wgmma_load_transposed(const WgmmaWork<Layer, Tile>& first_work, int thread, unsigned char* shared,
                                      unsigned char* barriers, const typename Layer::Element* x, int batch, int depths,
                                      int rows, int columns) {
   using Shape = WgmmaShape<Layer, Tile>;
@@ -290,22 +290,22 @@ TCONV_DEVICE void wgmma_bring_turned(const WgmmaWork<Layer, Tile>& first_work, i
       const unsigned char* const from = shared + Shape::raw_at + raw_stage * Shape::raw_stage_bytes;
       unsigned char* const to = shared + Shape::inputs_at + stages.stage() * Shape::input_stage_bytes;
       if (Shape::unaligned)
-        wgmma_turn_rows<Layer, Tile>(thread, k_tile, map, halo, first, from, to);
+        wgmma_transpose_rows<Layer, Tile>(thread, k_tile, map, halo, first, from, to);
       else
-        wgmma_turn_patches<Layer, Tile>(thread, from, to);
+        wgmma_transpose_patches<Layer, Tile>(thread, from, to);
       arrive(stages.full());
       stages.next();
       raw_stage = raw_stage + 1 == Tile::raw_stages ? 0 : raw_stage + 1;
-      meet<Shape::loaders>(3);  // nobody reads what was turned any more
+      meet<Shape::loaders>(3);  // nobody reads what was transposed any more
       wgmma_copy_ahead<Layer, Tile>(ahead, copies, thread, shared, map, x);
     }
   }
 }
 
-// Brings channels_last inputs, the channels of a place together, in vectors. Neighbouring lanes copy neighbouring
+// Loads channels_last inputs, the channels of a place together, in vectors. Neighbouring lanes copy neighbouring
 // vectors; where the places of a warp lie it keeps in shared memory, in a part of its own, -1 outside the input.
 template <class Layer, class Tile>
-TCONV_DEVICE void wgmma_bring_places(const WgmmaWork<Layer, Tile>& first_work, int thread, unsigned char* shared,
+TCONV_DEVICE void wgmma_load_places(const WgmmaWork<Layer, Tile>& first_work, int thread, unsigned char* shared,
                                      unsigned char* barriers, const typename Layer::Element* x, int batch, int depths,
                                      int rows, int columns) {
   using Shape = WgmmaShape<Layer, Tile>;
@@ -358,9 +358,9 @@ TCONV_DEVICE void wgmma_bring_places(const WgmmaWork<Layer, Tile>& first_work, i
   }
 }
 
-// Brings channels_last inputs whose channels are no whole vectors: by way of registers, one by one.
+// Loads channels_last inputs whose channels are no whole vectors: by way of registers, one by one.
 template <class Layer, class Tile>
-TCONV_DEVICE void wgmma_bring_items(const WgmmaWork<Layer, Tile>& first_work, int thread, unsigned char* shared,
+TCONV_DEVICE void wgmma_load_items(const WgmmaWork<Layer, Tile>& first_work, int thread, unsigned char* shared,
                                     unsigned char* barriers, const typename Layer::Element* x, int batch, int depths,
                                     int rows, int columns) {
   using Shape = WgmmaShape<Layer, Tile>;
@@ -412,20 +412,20 @@ TCONV_DEVICE void wgmma_bring_items(const WgmmaWork<Layer, Tile>& first_work, in
   }
 }
 
-// Brings all inputs of a block's block tiles.
+// Loads all inputs of a block's block tiles.
 template <class Layer, class Tile>
-TCONV_DEVICE void wgmma_bring_inputs(const WgmmaWork<Layer, Tile>& first_work, int thread, unsigned char* shared,
+TCONV_DEVICE void wgmma_load_inputs(const WgmmaWork<Layer, Tile>& first_work, int thread, unsigned char* shared,
                                      unsigned char* barriers, const typename Layer::Element* x, int batch, int depths,
                                      int rows, int columns) {
   using Shape = WgmmaShape<Layer, Tile>;
   if (Shape::by_channel)
-    wgmma_bring_channels<Layer, Tile>(first_work, thread, shared, barriers, x, batch, depths, rows, columns);
-  else if (Shape::turned)
-    wgmma_bring_turned<Layer, Tile>(first_work, thread, shared, barriers, x, batch, depths, rows, columns);
+    wgmma_load_channels<Layer, Tile>(first_work, thread, shared, barriers, x, batch, depths, rows, columns);
+  else if (Shape::transposed)
+    wgmma_load_transposed<Layer, Tile>(first_work, thread, shared, barriers, x, batch, depths, rows, columns);
   else if (Shape::by_place)
-    wgmma_bring_places<Layer, Tile>(first_work, thread, shared, barriers, x, batch, depths, rows, columns);
+    wgmma_load_places<Layer, Tile>(first_work, thread, shared, barriers, x, batch, depths, rows, columns);
   else
-    wgmma_bring_items<Layer, Tile>(first_work, thread, shared, barriers, x, batch, depths, rows, columns);
+    wgmma_load_items<Layer, Tile>(first_work, thread, shared, barriers, x, batch, depths, rows, columns);
 }
 
 }  // namespace tconv

@@ -6,7 +6,7 @@
 
 namespace tconv {
 
-// Of the threads that bring inputs, those that share the patches of some channels: so that a thread has the fewest
+// Of the threads that load inputs, those that share the patches of some channels: so that a thread has the fewest
 // copies, of few patches.
 TCONV_CONSTANT int wgmma_patch_lanes(int threads, int patches, int channels) {
   int best = threads;
@@ -37,7 +37,7 @@ struct WgmmaShape {
   static constexpr bool exact = item_bytes == 4 && Layer::rounding == Rounding::none;
   static constexpr int planes = exact ? 2 : 1;
 
-  // ---- threads: two warpgroups multiply; of a third one warp brings weights, the others inputs ----
+  // ---- threads: two warpgroups multiply; of a third one warp loads weights, the others inputs ----
   static constexpr int consumers = 2, threads = 128 * (consumers + 1), loaders = 96;
 
   // ---- rows: output channels of some phases ----
@@ -108,15 +108,15 @@ struct WgmmaShape {
   // ---- inputs: channel by channel, as they lie in memory, or the channels of a place together ----
   static constexpr bool inputs_last = Tile::channels_last || Tile::prepared_inputs;
   // Where all taps read the same column, at a multiple of eight, eight columns of a 16-bit channel are a row of
-  // ldmatrix, which turns them.
+  // ldmatrix, which transposes them.
   static constexpr bool straight = !inputs_last && item_bytes == 2 && Tile::patch_columns == 8 &&
                                    WidthShifts::count == 1 && WidthShifts::highest % 8 == 0;
   static constexpr bool by_channel = !inputs_last && (item_bytes == 4 || straight);
-  // Other 16-bit ones that lie channel by channel are copied as they are, and turned from there: copies bring four
+  // Other 16-bit ones that lie channel by channel are copied as they are, and transposed from there: copies load four
   // bytes or more. Whole vectors of channels are copied, too. What remains goes through registers.
-  static constexpr bool turned = !inputs_last && item_bytes == 2 && !straight;
+  static constexpr bool transposed = !inputs_last && item_bytes == 2 && !straight;
   // Their rows begin anywhere: patches are those 16 bytes at multiples of 16 that hold a part of a row of the halo.
-  static constexpr bool unaligned = turned && Tile::patch_columns == 1;
+  static constexpr bool unaligned = transposed && Tile::patch_columns == 1;
   static constexpr bool by_place = inputs_last && Layer::group_in_channels % vector_items == 0;
   // Columns of the halo's first patch that come before its first column, by the highest shift of the block's phases;
   // and the most of them with the halo.
@@ -134,33 +134,34 @@ struct WgmmaShape {
     }
     return most;
   }
-  // What is turned is turned in eights of columns. Of an unaligned row, up to seven columns come before its first one.
-  static constexpr int columns_brought = turned ? 8 : Tile::patch_columns;
+  // What is transposed is transposed in eights of columns. Of an unaligned row, up to seven columns come before its
+  // first one.
+  static constexpr int columns_loaded = transposed ? 8 : Tile::patch_columns;
   static constexpr int row_patches = unaligned ? ceil_div(halo_columns + 7, 8)
-                                               : ceil_div(Tile::BlockTile::columns + lead_and_halo(), columns_brought) *
-                                                     (columns_brought / Tile::patch_columns);
+                                               : ceil_div(Tile::BlockTile::columns + lead_and_halo(), columns_loaded) *
+                                                     (columns_loaded / Tile::patch_columns);
   static constexpr int patch_bytes = unaligned ? 16 : Tile::patch_columns * item_bytes;
   static constexpr int halo_patches = halo_all_rows * row_patches;
   // A row's places in shared memory; those of whole patches lie there, also before the halo's first column.
-  static constexpr bool whole_patches = by_channel || (turned && !unaligned);
+  static constexpr bool whole_patches = by_channel || (transposed && !unaligned);
   static TCONV_CONSTANT int row_lead(int highest) { return whole_patches ? patch_lead(highest) : 0; }
   static constexpr int row_places = whole_patches ? row_patches * Tile::patch_columns : halo_columns;
-  // Of the 65,536 registers of a multiprocessor, those of a thread that multiplies and of one that brings.
+  // Of the 65,536 registers of a multiprocessor, those of a thread that multiplies and of one that loads.
   static constexpr int consumer_registers = by_place ? 216 : 208;
   static constexpr int producer_registers = 504 - 2 * consumer_registers;
   // Four channels of eight neighbouring places are in different banks, or eight channels of eight 16-bit ones; and
   // eight neighbours' vectors.
   static constexpr int channel_shift = item_bytes == 2 ? 16 : 32;
   static constexpr int channel_bytes =
-      by_channel || turned ? (halo_patches * patch_bytes + 127 - channel_shift) / 128 * 128 + channel_shift
+      by_channel || transposed ? (halo_patches * patch_bytes + 127 - channel_shift) / 128 * 128 + channel_shift
                            : item_bytes;
   static constexpr int place_bytes = by_channel ? item_bytes : k_tile_bytes + 16;
   static constexpr int input_stage_bytes =
       by_channel ? k_tile_channels * channel_bytes : halo_all_rows * row_places * place_bytes;
-  static constexpr int raw_stage_bytes = turned ? k_tile_channels * channel_bytes : 0;
+  static constexpr int raw_stage_bytes = transposed ? k_tile_channels * channel_bytes : 0;
   static constexpr int patch_lanes =
-      by_channel || turned ? wgmma_patch_lanes(loaders, halo_patches, k_tile_channels) : loaders;
-  static constexpr int thread_patches = by_channel || turned ? ceil_div(halo_patches, patch_lanes) : 1;
+      by_channel || transposed ? wgmma_patch_lanes(loaders, halo_patches, k_tile_channels) : loaders;
+  static constexpr int thread_patches = by_channel || transposed ? ceil_div(halo_patches, patch_lanes) : 1;
   static constexpr int thread_copies =
       thread_patches * ceil_div(k_tile_channels, loaders / patch_lanes);  // of a k-tile
   static constexpr int k_tile_vectors = k_tile_bytes / 16;
@@ -210,8 +211,8 @@ struct WgmmaShape {
   static constexpr int most_width =
       greatest_common_divisor(run == Width::stride ? Tile::BlockTile::columns * run : run, vector_items);
 
-  // ---- shared memory: stages of weights, of inputs, what is turned or staged, offsets, and the barriers of both ----
-  // Weights that stay are packed: of `known` products, visits differ in their bytes.
+  // ---- shared memory: stages of weights, of inputs, what is transposed or staged, offsets, and the barriers of both
+  // ---- Weights that stay are packed: of `known` products, visits differ in their bytes.
   static constexpr int inputs_at =
       Tile::resident ? static_cast<int>(set_bytes) : Tile::weight_stages * weight_stage_bytes;
   static constexpr int raw_at = inputs_at + Tile::input_stages * input_stage_bytes;
@@ -253,7 +254,7 @@ struct WgmmaShape {
   static_assert(Tile::patch_columns == 1 || (!inputs_last && Tile::BlockTile::columns % Tile::patch_columns == 0),
                 "a patch does not cross what other blocks begin with");
   static_assert(!Tile::prepared_inputs || (by_place && !Tile::channels_last), "contiguous inputs become whole vectors");
-  static_assert(turned ? Tile::raw_stages > 0 : Tile::raw_stages == 0, "what is turned has stages of its own");
+  static_assert(transposed ? Tile::raw_stages > 0 : Tile::raw_stages == 0, "what is transposed has stages of its own");
   static_assert(thread_patches <= 8, "a thread has an offset for each of its patches");
   static_assert(weight_stage_bytes % 1024 == 0 || k_tile_bytes == 64, "rows of weights begin at multiples of eight");
 };

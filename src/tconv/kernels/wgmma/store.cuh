@@ -98,18 +98,18 @@ struct WgmmaStore {
   }
 
   // Contiguous outputs whose neighbours other threads have go by way of shared memory: a warpgroup stages them there,
-  // as `staged[channel][position][phase]`, in turns of some channels of a tile at neighbouring phases.
-  struct Turn {
+  // as `staged[channel][position][phase]`, in subtiles of some channels of a tile at neighbouring phases.
+  struct Subtile {
     int tile, phase, octet;
   };
-  static constexpr int turn_octets = Tile::channels / 8 / staged_octets, turn_phases = Tile::phases / run;
-  static constexpr int turns = Tile::position_tiles * turn_phases * turn_octets;
-  static TCONV_DEVICE Turn turn_of(int number) {
-    return {number / turn_octets / turn_phases, number / turn_octets % turn_phases * run,
-            number % turn_octets * staged_octets};
+  static constexpr int subtile_octets = Tile::channels / 8 / staged_octets, subtile_phases = Tile::phases / run;
+  static constexpr int subtiles = Tile::position_tiles * subtile_phases * subtile_octets;
+  static TCONV_DEVICE Subtile subtile_of(int number) {
+    return {number / subtile_octets / subtile_phases, number / subtile_octets % subtile_phases * run,
+            number % subtile_octets * staged_octets};
   }
 
-  TCONV_DEVICE void stage(const Turn& turn) const {
+  TCONV_DEVICE void stage(const Subtile& subtile) const {
     constexpr int width = vector_width(run, 4);
 #pragma unroll
     for (int o = 0; o < staged_octets; ++o)
@@ -120,7 +120,7 @@ struct WgmmaStore {
           Vector<float, width> together;
 #pragma unroll
           for (int i = 0; i < width; ++i)
-            together.values[i] = accumulator(turn.tile, k / 2, turn.phase + r + i, turn.octet + o, k % 2);
+            together.values[i] = accumulator(subtile.tile, k / 2, subtile.phase + r + i, subtile.octet + o, k % 2);
           *reinterpret_cast<Vector<float, width>*>(staged + (o * 8 + lane % 4 * 2 + k % 2) * Shape::staged_pitch +
                                                    (warp % 4 * 16 + k / 2 * 8 + lane / 4) * run + r) = together;
         }
@@ -135,7 +135,7 @@ struct WgmmaStore {
     static constexpr bool whole = Shape::whole_channels && Shape::staged_channels % channel_lanes == 0;
   };
 
-  // What the program reads for the items of a turn is loaded before they are staged, so that loads do not wait for a
+  // What the program reads for the items of a subtile is loaded before they are staged, so that loads do not wait for a
   // barrier: for all steps, or for none where a thread has several items, or more outputs than there are registers for.
   template <int width>
   static TCONV_CONSTANT int steps_ahead() {
@@ -144,29 +144,29 @@ struct WgmmaStore {
   template <int width>
   using Ahead = Values<width>[steps_ahead<width>() + 1];  // one more: arrays have places
 
-  // Of the channels of a turn, how many there are from its first one on.
-  TCONV_DEVICE int staged_channels(const Turn& turn) const {
-    const int left = Layer::group_out_channels - block_channel - turn.octet * 8;
+  // Of the channels of a subtile, how many there are from its first one on.
+  TCONV_DEVICE int staged_channels(const Subtile& subtile) const {
+    const int left = Layer::group_out_channels - block_channel - subtile.octet * 8;
     return left < Shape::staged_channels ? left : Shape::staged_channels;
   }
 
   // Where the first of a thread's outputs of an item lies; false if nowhere.
   template <int width>
-  TCONV_DEVICE bool find_item(const Turn& turn, int item, Element*& to) const {
-    const int number = warp / 4 * 64 + item * width / run, phase = turn.phase + item * width % run;
+  TCONV_DEVICE bool find_item(const Subtile& subtile, int item, Element*& to) const {
+    const int number = warp / 4 * 64 + item * width / run, phase = subtile.phase + item * width % run;
     const int first = (warp % 4 * 32 + lane) / Items<width>::lanes;
-    const bool present = (Items<width>::whole || first < staged_channels(turn)) &&
-                         find(number, turn.tile, block_phase + phase, to);
-    to += (turn.octet * 8 + first) * plane();
+    const bool present = (Items<width>::whole || first < staged_channels(subtile)) &&
+                         find(number, subtile.tile, block_phase + phase, to);
+    to += (subtile.octet * 8 + first) * plane();
     return present;
   }
 
   template <int width>
-  TCONV_DEVICE void read_ahead(const Turn& turn, Ahead<width>& ahead) const {
+  TCONV_DEVICE void read_ahead(const Subtile& subtile, Ahead<width>& ahead) const {
     constexpr int lanes = Items<width>::lanes, channel_lanes = Items<width>::channel_lanes;
-    const int thread = warp % 4 * 32 + lane, channels = staged_channels(turn);
+    const int thread = warp % 4 * 32 + lane, channels = staged_channels(subtile);
     Element* to;
-    const bool inside = find_item<width>(turn, thread % lanes, to);
+    const bool inside = find_item<width>(subtile, thread % lanes, to);
 #pragma unroll
     for (int step = 0; step < steps_ahead<width>(); ++step) {
       const bool present = Items<width>::whole || thread / lanes + step * channel_lanes < channels;
@@ -175,17 +175,17 @@ struct WgmmaStore {
   }
 
   template <int width>
-  TCONV_DEVICE void store_staged(const Turn& turn, const Ahead<width>& ahead) const {
+  TCONV_DEVICE void store_staged(const Subtile& subtile, const Ahead<width>& ahead) const {
     constexpr int steps = Items<width>::steps, lanes = Items<width>::lanes;
     constexpr int channel_lanes = Items<width>::channel_lanes;
     constexpr int together = steps < 8 ? steps : 8;  // steps whose loads are on their way at once
     constexpr bool whole = Items<width>::whole;
-    const int thread = warp % 4 * 32 + lane, first = thread / lanes, first_channel = turn.octet * 8 + first;
-    const int channels = staged_channels(turn);
+    const int thread = warp % 4 * 32 + lane, first = thread / lanes, first_channel = subtile.octet * 8 + first;
+    const int channels = staged_channels(subtile);
     const long long pitch = channel_lanes * plane();
     for (int item = thread % lanes; item < Items<width>::count; item += lanes) {
       Element* to;
-      if (!find_item<width>(turn, item, to)) continue;
+      if (!find_item<width>(subtile, item, to)) continue;
       const float* const from = staged + first * Shape::staged_pitch + item * width;
 #pragma unroll
       for (int step = 0; step < steps; step += together) {
@@ -211,23 +211,23 @@ struct WgmmaStore {
 
   template <int width>
   TCONV_DEVICE void store_rows() const {
-    // Accumulators are in registers, which have no numbers at run time: turns are unrolled, and those of a turn are
-    // free behind it. A program's instructions would then be there for each accumulator, more than an instruction cache
-    // holds: with one, turns are a loop, which looks for its accumulators among all.
-#pragma unroll(Layer::has_program ? 1 : turns)
-    for (int number = 0; number < turns; ++number) {
+    // Accumulators are in registers, which have no numbers at run time: subtiles are unrolled, and those of a subtile
+    // are free behind it. A program's instructions would then be there for each accumulator, more than an instruction
+    // cache holds: with one, subtiles are a loop, which looks for its accumulators among all.
+#pragma unroll(Layer::has_program ? 1 : subtiles)
+    for (int number = 0; number < subtiles; ++number) {
       Ahead<width> ahead;
-      if (Layer::has_program && steps_ahead<width>()) read_ahead(turn_of(number), ahead);
+      if (Layer::has_program && steps_ahead<width>()) read_ahead(subtile_of(number), ahead);
       meet<128>(1 + warp / 4);  // nobody reads what is staged any more
       if (Layer::has_program) {
 #pragma unroll
-        for (int known = 0; known < turns; ++known)
-          if (known == number) stage(turn_of(known));
+        for (int known = 0; known < subtiles; ++known)
+          if (known == number) stage(subtile_of(known));
       } else {
-        stage(turn_of(number));
+        stage(subtile_of(number));
       }
       meet<128>(1 + warp / 4);  // all of it is staged
-      store_staged<width>(turn_of(number), ahead);
+      store_staged<width>(subtile_of(number), ahead);
     }
   }
 
@@ -272,8 +272,8 @@ struct WgmmaStore {
     constexpr int positions = Tile::position_tiles < 2 ? 2 : 4;  // of a thread at once
     constexpr bool whole = Layer::group_out_channels % width == 0;
 #pragma unroll
-    for (int turn = 0; turn < Tile::phases * 2 * Tile::position_tiles / positions; ++turn) {
-      const int phase = turn % Tile::phases, first = turn / Tile::phases * positions;
+    for (int subtile = 0; subtile < Tile::phases * 2 * Tile::position_tiles / positions; ++subtile) {
+      const int phase = subtile % Tile::phases, first = subtile / Tile::phases * positions;
       Element* to[positions];
       unsigned inside = 0;  // by position: whether it is one of the output
 #pragma unroll

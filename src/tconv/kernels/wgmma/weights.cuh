@@ -1,4 +1,4 @@
-// wgmma: the weights: brought into the order in which blocks read them, and on their way there. `wgmma.cuh` has the
+// wgmma: the weights: put into the order in which blocks read them, and on their way there. `wgmma.cuh` has the
 // picture.
 #pragma once
 #include "primitives/asynchronous.cuh"
@@ -57,7 +57,7 @@ TCONV_DEVICE void wgmma_piece(int of_tap, int& phase_set, int& piece) {
   }
 }
 
-// Brings the weights into the order in which blocks read them, by one thread for each of `Shape::preparing_items`:
+// Puts the weights into the order in which blocks read them, by one thread for each of `Shape::preparing_items`:
 // every second vector of a tap's channels in a k-tile.
 template <class Layer, class Tile>
 TCONV_DEVICE void wgmma_weights(const typename Layer::Element* weight, typename Layer::Element* prepared) {
@@ -107,10 +107,10 @@ TCONV_DEVICE void wgmma_weights(const typename Layer::Element* weight, typename 
   if (Tile::prepared_inputs) wait_for_kernel_before();
 }
 
-// The warp that brings weights, one thread of it: those of one visit after the other. It waits until the products that
+// The warp that loads weights, one thread of it: those of one visit after the other. It waits until the products that
 // read a stage are done (its barrier "empty"), and the copy arrives at the barrier "full".
 template <class Layer, class Tile>
-TCONV_DEVICE void wgmma_bring_weights(const WgmmaWork<Layer, Tile>& first_work, unsigned char* shared,
+TCONV_DEVICE void wgmma_load_weights(const WgmmaWork<Layer, Tile>& first_work, unsigned char* shared,
                                       unsigned char* barriers, const unsigned char* prepared) {
   using Shape = WgmmaShape<Layer, Tile>;
   constexpr int rows = Shape::HeightShifts::count, columns = Shape::WidthShifts::count;

@@ -32,7 +32,7 @@
 // it, so the next block tile's inputs come while this one's outputs are stored:
 //
 //   | weights     | inputs      | raw inputs,     | outputs, staged   | where inputs lie | barriers: full and
-//   | stages      | stages      | to be turned    | by each warpgroup | in global memory | empty, of each stage
+//   | stages      | stages      | to be transposed    | by each warpgroup | in global memory | empty, of each stage
 //
 // Waits. A consumer waits for the mbarrier "full": what a producer asked for has landed. A producer waits for "empty":
 // the inputs are loaded, or the products that read the weights are done. Two batches of products are on their way, and
@@ -124,7 +124,7 @@ struct WgmmaConsumer {
       const int tile = Tile::stacked ? 0 : f;
       const unsigned char* const from = moved + (Tile::stacked ? f * Shape::row_places * Shape::place_bytes : 0);
       if (Shape::straight) {
-        load_turned_matrices(from + places[tile][0] + step * Shape::step_channels * Shape::channel_bytes,
+        load_transposed_matrices(from + places[tile][0] + step * Shape::step_channels * Shape::channel_bytes,
                              fragments[f][0]);
       } else if (Shape::by_channel) {
 #pragma unroll
@@ -374,12 +374,12 @@ TCONV_DEVICE void wgmma(const typename Layer::Element* x, const typename Layer::
     if (warp == 4 * Shape::consumers) {
       wait_for_kernel_before();  // which prepared the weights
       if (lane == 0)
-        wgmma_bring_weights<Layer, Tile>(first_work(), shared, weight_barriers,
+        wgmma_load_weights<Layer, Tile>(first_work(), shared, weight_barriers,
                                          reinterpret_cast<const unsigned char*>(weight));
     } else {
       if (Tile::prepared_inputs) wait_for_kernel_before();
       const int loader = thread - 32 * (4 * Shape::consumers + 1);
-      wgmma_bring_inputs<Layer, Tile>(first_work(), loader, shared, input_barriers, x, batch, input_depth, input_height,
+      wgmma_load_inputs<Layer, Tile>(first_work(), loader, shared, input_barriers, x, batch, input_depth, input_height,
                                       input_width);
     }
   }

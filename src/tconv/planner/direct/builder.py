@@ -29,7 +29,7 @@ _MOST_INPUTS = 32
 _MOST_STAGED = 12
 #: Channels computed for nothing, so that several can be asked for at once: up to this many times those there are.
 _MOST_PADDED = 1.15
-#: Doublings that bring one load to `_MOST_LOADS`.
+#: Doublings that load one load to `_MOST_LOADS`.
 _DOUBLINGS = 4
 #: Weights of at most this size stay in shared memory, so that a block can go on to further positions.
 _RESIDENT_BYTES = 44 * 1024
@@ -58,7 +58,7 @@ def direct_tile(
         rows: of positions of a thread, which then has all phases of height; 0 for one row phase at a time.
         splits: sets of warps that share the input channels.
         lanes: threads of one set.
-        warps_wide: of a block's tile, whose inputs it brings to shared memory; 0 to read them through the L1 cache.
+        warps_wide: of a block's tile, whose inputs it loads to shared memory; 0 to read them through the L1 cache.
         ahead: 1 to ask for the inputs of the next channels before these are multiplied.
         may_stay: all weights of a block lie in shared memory, if they are few; else they come in stages.
     """

@@ -53,7 +53,7 @@ class Constants:
         unaligned: how much more rows cost it that start anywhere.
         group_seconds, group_seconds_ahead, group_seconds_of_tile: that a group of channels takes at least: through L1,
             with loads ahead, from a tile.
-        weight_seconds: that a stage of weights takes at least, for each weight that a thread brings.
+        weight_seconds: that a stage of weights takes at least, for each weight that a thread loads.
         norm: how sharply the largest limit rules.
     """
 
@@ -204,7 +204,7 @@ def predict(problem: Problem, tile: DirectTile, gpu: Gpu, fitted: Constants = FI
 
 
 def _weights_at_once(shape: DirectShape) -> int:
-    """Weights that one load from shared memory brings."""
+    """Weights that one load from shared memory loads."""
     tile = shape.tile
     if tile.phase_lanes > 1:
         return gcd(4, tile.channels)

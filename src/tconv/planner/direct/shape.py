@@ -175,7 +175,7 @@ class DirectShape:
 
     @functools.cached_property
     def exchange_items(self) -> int:
-        """Places through which warps bring interleaved column phases into rows."""
+        """Places through which warps load interleaved column phases into rows."""
         stride, lines = self.layer.stride[2], self.tile.channels * self.accumulator_rows
         if self.tile.phase_lanes > 1 or stride == 1:
             return 0

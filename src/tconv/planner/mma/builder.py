@@ -24,7 +24,7 @@ _MOST_STAGES = 4
 #: Taps of a filter for a thread that prepares weights, and threads that a GPU wants.
 _MOST_TAPS = 16
 _LEAST_THREADS = 65536
-#: Prepared weights of which not everything is brought.
+#: Prepared weights of which not everything is loaded.
 _GAPS_FROM = 2**26
 #: Groups of shifts that are tried before stages of one shift.
 _MOST_GROUPS = 32
@@ -163,7 +163,7 @@ def taps_together(layer: Layer, least_threads: int = _LEAST_THREADS) -> int:
 
 
 def can_stay(shape: MmaShape) -> bool:
-    """Whether weights can have a stage for each k-tile, so that a block brings them once."""
+    """Whether weights can have a stage for each k-tile, so that a block loads them once."""
     return (shape.tile.warps.splits == 1) & ((shape.planes == 2) | (shape.body_products <= MOST_PRODUCTS))
 
 
@@ -183,7 +183,7 @@ def suits_channels(shape: MmaShape) -> bool:
 
 
 def holds_inputs(shape: MmaShape) -> bool:
-    """Whether a thread has registers for its part of a k-tile of inputs, and brings it in few instructions."""
+    """Whether a thread has registers for its part of a k-tile of inputs, and loads it in few instructions."""
     few = (shape.held <= _MOST_HELD) & (shape.thread_patches <= _MOST_PATCHES)
     return few & (shape.thread_loads <= _MOST_LOADS)
 

@@ -44,7 +44,7 @@ class Constants:
         fragment: cycles of a warp to load operands.
         load: cycles of a warp for a load of inputs.
         put: cycles of a warp for a vector's way to shared memory.
-        copy: cycles of a warp for 512 bytes of weights that are brought.
+        copy: cycles of a warp for 512 bytes of weights that are loaded.
         output: cycles of a warp for 32 outputs' way to shared memory.
         join: cycles of a warp for 32 accumulators given away.
         place, store, part: cycles of a warp for each of `_Stores`.
@@ -162,7 +162,7 @@ def predict(problem: Problem, layer: Layer, tile: MmaTile, gpu: Gpu, fitted: Con
     rounds = ceil_div(works(problem, layer, kernel), blocks)
     turns = of_multiprocessor * rounds
     weights = 1.0 * shape.k_tiles * shape.shifts * shape.shift_bytes
-    brought = weights * where(resident, of_multiprocessor, turns)
+    loaded = weights * where(resident, of_multiprocessor, turns)
     alone = (4 / (at_once * warps)) ** fitted.alone_power
     k_tile = where(resident, fitted.resident_k_tile, fitted.k_tile + shape.shift_groups * fitted.step)
     chain = waves * (rounds * shape.k_tiles * k_tile + fitted.block)
@@ -173,8 +173,8 @@ def predict(problem: Problem, layer: Layer, tile: MmaTile, gpu: Gpu, fitted: Con
     norm = where(resident & (at_once == 1), fitted.norm_of_one_block, fitted.norm)
     others = (
         products * turns * (1 + fitted.alone_products * alone) / _CLOCK,
-        (instructions * turns + fitted.copy * brought / 512) * (1 + fitted.alone_instructions * alone) / _CLOCK,
-        (cached * turns + brought) / fitted.cache / _CLOCK,
+        (instructions * turns + fitted.copy * loaded / 512) * (1 + fitted.alone_instructions * alone) / _CLOCK,
+        (cached * turns + loaded) / fitted.cache / _CLOCK,
         chain / _CLOCK,
     )
     own = sum(limit**norm for limit in others) ** (1 / norm)
@@ -189,7 +189,7 @@ def predict(problem: Problem, layer: Layer, tile: MmaTile, gpu: Gpu, fitted: Con
 
 
 class _Stores(NamedTuple):
-    """How a warp brings its outputs to memory, after staging them.
+    """How a warp loads its outputs to memory, after staging them.
 
     Args:
         places: how often its lanes look up where some outputs of theirs lie.
@@ -208,7 +208,7 @@ class _Stores(NamedTuple):
 
 def _stores(problem: Problem, shape: MmaShape) -> _Stores:
     layer, tile = shape.layer, shape.tile
-    vector, stride, rows = shape.vector_items, layer.stride[2], shape.turn_row_tiles
+    vector, stride, rows = shape.vector_items, layer.stride[2], shape.subtile_row_tiles
     positions = shape.position_tiles_within()
     turns = tile.warps.row_tiles // rows * (tile.warps.position_tiles // positions)
     slots = rows * 16 // tile.channels

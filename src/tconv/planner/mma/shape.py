@@ -31,7 +31,7 @@ _CONSTANTS = (
     *("stage_steps", "k_tile_channels", "k_tiles", "threads", "warps", "block_tile_positions", "block_positions"),
     *("halo_columns", "halo_all_rows", "row_patches", "halo_patches", "shift_bytes", "weight_bytes", "preparing_items"),
     *("input_stages", "input_stage_bytes", "weight_stages", "stages_bytes", "joined_bytes", "shared_bytes"),
-    *("turn_row_tiles", "staged_bytes", "turn_position_tiles", "turn_bytes"),
+    *("subtile_row_tiles", "staged_bytes", "subtile_position_tiles", "subtile_bytes"),
     *("whole_vectors", "patch_lanes", "thread_patches", "thread_loads"),
 )
 
@@ -266,18 +266,18 @@ class MmaShape:
         outputs there. Resident weights stay, and the next inputs with them.
         """
         stays = self.tile.pipeline.resident > 0
-        stored = where(stays, self.stages_bytes, self.joined_bytes) + self.warps * self.turn_bytes
+        stored = where(stays, self.stages_bytes, self.joined_bytes) + self.warps * self.subtile_bytes
         return most(self.stages_bytes, stored) + _BARRIER_BYTES
 
     def shifts_that_fit(self, most_shared: int) -> int:
         """Shifts whose weights find room beside the inputs, in all stages together; negative where these do not."""
         return (most_shared - _BARRIER_BYTES - self.input_stages * self.input_stage_bytes) // self.shift_bytes
 
-    # ---- outputs: a warp stores them in turns through shared memory ----
+    # ---- outputs: a warp stores them in subtiles through shared memory ----
 
     @cached_property
-    def turn_row_tiles(self) -> int:
-        """Tiles of rows of a turn: with all column phases of their channels, where a warp has them."""
+    def subtile_row_tiles(self) -> int:
+        """Tiles of rows of a subtile: with all column phases of their channels, where a warp has them."""
         stride, tile_phases, tiles = self.layer.stride[2], 16 // self.tile.channels, self.phase_tiles
         whole = stride // math.gcd(stride, tile_phases)
         rows = self.tile.warps.row_tiles
@@ -286,39 +286,39 @@ class MmaShape:
 
     @cached_property
     def staged_bytes(self) -> int:
-        """Of an output in a turn: a program takes accumulators."""
+        """Of an output in a subtile: a program takes accumulators."""
         return self.accumulator_bytes if self.layer.tail else self.item_bytes
 
     @cached_property
-    def turn_position_tiles(self) -> int:
-        """Tiles of positions of a turn: as many as fit."""
+    def subtile_position_tiles(self) -> int:
+        """Tiles of positions of a subtile: as many as fit."""
         left = where(self.tile.pipeline.resident > 0, 0, self.stages_bytes - self.joined_bytes)
         return self.position_tiles_within(most(_TURN_LEAST_BYTES, left))
 
     def position_tiles_within(self, most_bytes: int = _TURN_LEAST_BYTES) -> int:
-        """Tiles of positions of a turn, if all warps of a set may take so many bytes."""
-        at_most = most_bytes // (16 * self.turn_row_tiles * self.warps)
+        """Tiles of positions of a subtile, if all warps of a set may take so many bytes."""
+        at_most = most_bytes // (16 * self.subtile_row_tiles * self.warps)
         tiles = 1
         for count in range(2, _MOST_POSITION_TILES + 1):
-            fits = (self.tile.warps.position_tiles % count == 0) & (self._turn_pitch(count) <= at_most)
+            fits = (self.tile.warps.position_tiles % count == 0) & (self._subtile_pitch(count) <= at_most)
             tiles = where(fits, count, tiles)
         return tiles
 
     @cached_property
-    def turn_bytes(self) -> int:
-        """Shared memory of a warp for the outputs of a turn."""
-        return 16 * self.turn_row_tiles * self._turn_pitch(self.turn_position_tiles)
+    def subtile_bytes(self) -> int:
+        """Shared memory of a warp for the outputs of a subtile."""
+        return 16 * self.subtile_row_tiles * self._subtile_pitch(self.subtile_position_tiles)
 
-    def _turn_pitch(self, position_tiles: int) -> int:
+    def _subtile_pitch(self, position_tiles: int) -> int:
         """Bytes from a row to the next: lanes that write neighbouring rows find different banks."""
         at_least = 8 * position_tiles * self.staged_bytes
         return at_least + ((16 if self.tile.channels_last else 8 * self.staged_bytes) - at_least) % 128
 
-    # ---- who brings a k-tile of inputs ----
+    # ---- who loads a k-tile of inputs ----
 
     @cached_property
     def whole_vectors(self) -> bool:
-        """Whether a load brings a vector of neighbouring channels; else of each channel a patch."""
+        """Whether a load loads a vector of neighbouring channels; else of each channel a patch."""
         return self.tile.channels_last > 0 and self.layer.in_channels_per_group % self.vector_items == 0
 
     @cached_property
@@ -335,15 +335,17 @@ class MmaShape:
 
     @cached_property
     def thread_patches(self) -> int:
-        """Patches that a thread brings: of a vector of channels, or of each of its channels."""
+        """Patches that a thread loads: of a vector of channels, or of each of its channels."""
         vectors = self.k_tile_channels // self.vector_items
-        turned = ceil_div(self.halo_patches * vectors, self.threads)
+        transposed = ceil_div(self.halo_patches * vectors, self.threads)
         copied = self.tile.pipeline.copied > 0
-        return turned if nowhere(copied) else where(copied, ceil_div(self.halo_patches, self.patch_lanes), turned)
+        return (
+            transposed if nowhere(copied) else where(copied, ceil_div(self.halo_patches, self.patch_lanes), transposed)
+        )
 
     @cached_property
     def thread_loads(self) -> int:
-        """Loads or copies with which it brings them."""
+        """Loads or copies with which it loads them."""
         loads = self.thread_patches * (1 if self.whole_vectors else self.vector_items)
         copied = self.tile.pipeline.copied > 0
         if nowhere(copied):

@@ -42,7 +42,7 @@ class Pipeline:
 
     A stage holds ``k_tile_steps`` times 32 bytes of input channels for each set of warps, and weights of
     ``k_tile_shifts`` shifts. ``resident`` weights have a stage for each k-tile, and a block goes through several block
-    tiles with them. Contiguous inputs are loaded ``patch_columns`` at a time, and turned on their way
+    tiles with them. Contiguous inputs are loaded ``patch_columns`` at a time, and transposed on their way
     through registers, or ``copied`` as they lie into as many stages.
     """
 

@@ -76,7 +76,7 @@ class _Wgmma(Family[WgmmaTile]):
             f"stacked, so that {own.row_visits} shifts share their inputs" if tile.stacked else "one behind another"
         )
         weights = "all weights, which stay" if tile.resident else f"{tile.weight_stages} of weights"
-        kind = "copied" if own.by_channel or own.by_place else "turned" if own.turned else "one by one"
+        kind = "copied" if own.by_channel or own.by_place else "transposed" if own.transposed else "one by one"
         if tile.prepared_inputs:
             kind = "prepared by a kernel before"
         return (

@@ -52,7 +52,7 @@ def wgmma_tile(
         prepared_inputs=prepared_inputs,
     )
     shape = WgmmaShape(layer, tile)
-    return replace(tile, weight_stages=shape.row_visits + 1, raw_stages=where(shape.turned, 1, 0))
+    return replace(tile, weight_stages=shape.row_visits + 1, raw_stages=where(shape.transposed, 1, 0))
 
 
 def with_stages(layer: Layer, tile: WgmmaTile, most_shared: int) -> WgmmaTile:
@@ -103,7 +103,7 @@ def can_stack(layer: Layer) -> bool:
 
 
 def can_stay(shape: WgmmaShape) -> bool:
-    """Whether the weights of a block may stay: those of a row's phases are brought for each block tile."""
+    """Whether the weights of a block may stay: those of a row's phases are loaded for each block tile."""
     return (shape.alone == 0) | (shape.single > 0)
 
 

@@ -10,7 +10,7 @@ from tconv.problem import Layer
 
 #: Of a block of a kernel that prepares weights or inputs.
 PREPARING_THREADS = 256
-#: Blocks for each multiprocessor that prepare inputs, and bytes of channels that they turn at once.
+#: Blocks for each multiprocessor that prepare inputs, and bytes of channels that they transpose at once.
 _INPUT_BLOCKS, _INPUT_ROWS = 8, 128
 
 

@@ -32,13 +32,13 @@ class Constants:
         visit: the same from one visit to the next.
         matrices: the same where fragments come by ldmatrix.
         k-tile: the same from one k-tile to the next.
-        copy: cycles of a loading warp for what its threads bring at once.
+        copy: cycles of a loading warp for what its threads load at once.
         register: the same, of a patch that goes through registers.
-        eight: cycles of a loading warp to turn eight places of 32 channels.
+        eight: cycles of a loading warp to transpose eight places of 32 channels.
         unaligned: the same of rows that begin anywhere.
         latency: cycles from asking for inputs to having them.
         weights: the same of the weights of a visit.
-        turn: cycles of a warpgroup to stage outputs once and store them.
+        subtile: cycles of a warpgroup to stage outputs once and store them.
         store: cycles of a multiprocessor for a warp's store of some neighbours each.
         own: the same of neighbours that come from a thread's own accumulators.
         sector: cycles of a multiprocessor to store a sector of memory.
@@ -70,7 +70,7 @@ class Constants:
     unaligned: float = 385.1
     latency: float = 956.7
     weights: float = 906.6
-    turn: float = 607.5
+    subtile: float = 607.5
     store: float = 1.06
     own: float = 2.667
     sector: float = 0.01139
@@ -135,15 +135,15 @@ def predict(problem: Problem, layer: Layer, tile: WgmmaTile, gpu: Gpu, fitted: C
 
     patches = 1.0 * shape.halo_patches * shape.k_tiles
     vectors = 1.0 * shape.halo_all_rows * shape.row_places * (shape.k_tile_bytes // 16) * shape.k_tiles
-    one_by_one = shape.by_channel | shape.turned
+    one_by_one = shape.by_channel | shape.transposed
     copies = where(one_by_one, patches * shape.k_tile_channels, vectors) / 32
     by_register = fitted.register * patches * (shape.k_tile_bytes // 16) / 32
     loading = where(one_by_one | shape.by_place, fitted.copy * copies, by_register)
-    turning = where(shape.unaligned, fitted.unaligned, fitted.eight) * vectors / 32
-    loading = (loading + where(shape.turned, turning, 0.0)) / 3
-    # One stage is copied to, and then turned from.
+    transposing = where(shape.unaligned, fitted.unaligned, fitted.eight) * vectors / 32
+    loading = (loading + where(shape.transposed, transposing, 0.0)) / 3
+    # One stage is copied to, and then transposed from.
     loading = loading + where(tile.raw_stages == 1, fitted.latency * shape.k_tiles, 0.0)
-    deep = where(shape.turned, 1.0 * tile.raw_stages, tile.input_stages - 0.5)
+    deep = where(shape.transposed, 1.0 * tile.raw_stages, tile.input_stages - 0.5)
     arriving = fitted.latency * shape.k_tiles / deep
     ring = fitted.weights * shape.k_tiles * shape.visits / (tile.weight_stages - 0.5)
     ring = ring / where(tile.resident > 0, of_block, 1.0)
@@ -159,7 +159,7 @@ def predict(problem: Problem, layer: Layer, tile: WgmmaTile, gpu: Gpu, fitted: C
     runs = outputs * layer.item_bytes / run_bytes
     own = shape.by_runs & (problem.output_size[2] % shape.run == 0)
     turns = where(last | own, 0.0, outputs / (CONSUMERS * 2048))
-    stores = fitted.sector * runs * ceil_div(run_bytes, 32) + fitted.turn * turns
+    stores = fitted.sector * runs * ceil_div(run_bytes, 32) + fitted.subtile * turns
     neighbours = where(last, shape.vector_items, where(own, shape.run, _width(problem, shape)))
     stores = stores + where(own, fitted.own, fitted.store) * outputs / 32 / neighbours
     # Whole rows lie behind each other, and one block stores both parts of a sector that two rows share. Other runs end
@@ -178,7 +178,7 @@ def predict(problem: Problem, layer: Layer, tile: WgmmaTile, gpu: Gpu, fitted: C
     # Of what a halo has, only inputs come.
     maps = 1.0 * tile.block_tile.images * math.prod(problem.input_size) * layer.in_channels_per_group * layer.item_bytes
     from_cache = least(input_bytes + where(inputs_last, 0.0, sectors), maps)
-    brought = weights / fitted.same + from_cache / fitted.cache
+    loaded = weights / fitted.same + from_cache / fitted.cache
 
     alone = products / CONSUMERS + waits  # of one warpgroup, were it alone
     limits = (
@@ -186,7 +186,7 @@ def predict(problem: Problem, layer: Layer, tile: WgmmaTile, gpu: Gpu, fitted: C
         (shared + stores) * of_block / _CLOCK,
         loading * of_block / _CLOCK,
         (problem.bytes_moved + shape.weight_bytes + parts) / gpu.copy_bandwidth,
-        brought * of_block / _CLOCK,
+        loaded * of_block / _CLOCK,
         (arriving + fitted.work) * of_block / _CLOCK,
         ring * of_block / _CLOCK,
     )

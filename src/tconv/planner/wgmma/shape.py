@@ -11,7 +11,7 @@ from tconv.planner.wgmma.tile import WgmmaTile
 from tconv.problem import Axis, Layer
 
 _STEP_BYTES = 32
-#: Warpgroups that multiply, positions of a tile of each, and threads that bring inputs.
+#: Warpgroups that multiply, positions of a tile of each, and threads that load inputs.
 CONSUMERS, TILE_POSITIONS, LOADERS = 2, 64, 96
 #: Neighbouring phases that are staged.
 _MOST_RUN = 12
@@ -230,14 +230,14 @@ class WgmmaShape:
         return (self.inputs_last == 0) & ((self.item_bytes == 4) | self.straight)
 
     @cached_property
-    def turned(self) -> bool:
-        """Whether inputs are copied channel by channel, and turned from there."""
+    def transposed(self) -> bool:
+        """Whether inputs are copied channel by channel, and transposed from there."""
         return (self.inputs_last == 0) & (self.item_bytes == 2) & (self.straight == 0)
 
     @cached_property
     def unaligned(self) -> bool:
         """Whether their rows begin anywhere, and come by all 16 bytes that hold a part of them."""
-        return self.turned & (self.tile.patch_columns == 1)
+        return self.transposed & (self.tile.patch_columns == 1)
 
     @cached_property
     def by_place(self) -> bool:
@@ -253,9 +253,9 @@ class WgmmaShape:
         alone = 0
         for shift, taps in {(width.shift_of(taps[-1]), len(taps)) for taps in map(width.taps, range(width.stride))}:
             alone = most(alone, -shift % together + (taps - 1) * width.shift_period)
-        brought = where(self.turned, 8, together)
+        loaded = where(self.transposed, 8, together)
         columns = self.tile.block_tile.columns + where(self.single, alone, around)
-        aligned = ceil_div(columns, brought) * (brought // together)
+        aligned = ceil_div(columns, loaded) * (loaded // together)
         return where(self.unaligned, ceil_div(self.halo_columns + 7, 8), aligned)
 
     @cached_property
@@ -265,7 +265,7 @@ class WgmmaShape:
     @cached_property
     def row_places(self) -> int:
         """Places of a row of the halo in shared memory."""
-        whole_patches = self.by_channel | (self.turned & (self.tile.patch_columns > 1))
+        whole_patches = self.by_channel | (self.transposed & (self.tile.patch_columns > 1))
         return where(whole_patches, self.row_patches * self.tile.patch_columns, self.halo_columns)
 
     @cached_property
@@ -274,7 +274,7 @@ class WgmmaShape:
         bytes_of_channel = self.halo_patches * where(self.unaligned, 16, self.tile.patch_columns * self.item_bytes)
         shift = 16 if self.item_bytes == 2 else 32
         one_by_one = (bytes_of_channel + 127 - shift) // 128 * 128 + shift
-        return where(self.by_channel | self.turned, one_by_one, self.item_bytes)
+        return where(self.by_channel | self.transposed, one_by_one, self.item_bytes)
 
     @cached_property
     def place_bytes(self) -> int:
@@ -288,8 +288,8 @@ class WgmmaShape:
 
     @cached_property
     def raw_stage_bytes(self) -> int:
-        """What is turned from."""
-        return where(self.turned, self.k_tile_channels * self.channel_bytes, 0)
+        """What is transposed from."""
+        return where(self.transposed, self.k_tile_channels * self.channel_bytes, 0)
 
     @cached_property
     def patch_lanes(self) -> int:
@@ -299,7 +299,7 @@ class WgmmaShape:
             copies = self._copies(lanes)
             better = (ceil_div(self.halo_patches, lanes) <= MOST_PATCHES) & (copies < fewest)
             best, fewest = where(better, lanes, best), where(better, copies, fewest)
-        return where(self.by_channel | self.turned, best, LOADERS)
+        return where(self.by_channel | self.transposed, best, LOADERS)
 
     def _copies(self, lanes: int) -> int:
         return ceil_div(self.halo_patches, lanes) * ceil_div(self.k_tile_channels, LOADERS // lanes)
@@ -307,7 +307,7 @@ class WgmmaShape:
     @cached_property
     def thread_patches(self) -> int:
         """Patches of which a thread keeps the offset."""
-        return where(self.by_channel | self.turned, ceil_div(self.halo_patches, self.patch_lanes), 1)
+        return where(self.by_channel | self.transposed, ceil_div(self.halo_patches, self.patch_lanes), 1)
 
     # ---- weights ----
 

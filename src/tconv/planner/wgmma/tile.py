@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: Threads of a block: two warpgroups that multiply, and one that brings what they need.
+#: Threads of a block: two warpgroups that multiply, and one that loads what they need.
 THREADS = 384
 
 
@@ -25,9 +25,9 @@ class WgmmaTile:
     A block has ``channels`` output channels in each of ``phases`` phases; a warpgroup has ``position_tiles`` tiles of
     64 positions of its block tile, which are ``stacked`` along its rows, or else follow each other. A stage of inputs
     holds a k-tile, ``k_tile_steps`` times 32 bytes of channels. Contiguous inputs are loaded ``patch_columns`` at a
-    time; those of 16-bit types into ``raw_stages`` from which they are turned, but where
+    time; those of 16-bit types into ``raw_stages`` from which they are transposed, but where
     all taps read the same column, and eight columns are loaded at a time. Or input and output are ``channels_last``; or
-    contiguous inputs are ``prepared_inputs``, brought into that order by a kernel before.
+    contiguous inputs are ``prepared_inputs``, put into that order by a kernel before.
     Where weights are ``resident`` each visit has a stage, which is filled once.
     """
 

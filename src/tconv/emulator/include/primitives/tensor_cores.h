@@ -9,7 +9,7 @@ inline void load_matrices(const void* row, unsigned (&words)[4]) {
   for (int m = 0; m < 4; ++m) words[m] = static_cast<const unsigned*>(rows[m])[lane_index() % 4];
 }
 
-inline void load_turned_matrices(const void* row, unsigned (&words)[4]) {
+inline void load_transposed_matrices(const void* row, unsigned (&words)[4]) {
   const unsigned lane = lane_index();
   void* rows[2][4];
   for (unsigned k = 0; k < 2; ++k)
