@@ -33,7 +33,7 @@ from tconv.compiler import backend
 from tconv.evaluation.precision import Resolve, resolve, understood
 from tconv.evaluation.stopwatch import CudaClock
 from tconv.planner import Gpu
-from tconv.rewriter.fusing import Fused, with_tails
+from tconv.rewriter.fusing import Fused, with_epilogues
 from tconv.rewriter.pipeline import build, plan_layers, settle
 from tconv.rewriter.search import search
 from tconv.sandbox.trace import trace
@@ -74,14 +74,14 @@ def written(
 ) -> str:
     """The text that `tconv optimize` writes of a model file, for these types beside its own."""
     traced = trace(path, workshop=workshop)
-    fused = with_tails(path, traced, workshop) if fuse else Fused(traced)
+    fused = with_epilogues(path, traced, workshop) if fuse else Fused(traced)
     wanted = understood("match", fused.trace.tf32)
     # As if others used the GPU: winners are not kept, so that the backend does not find them.
     found = search(fused.trace, gpu, pool, "match", arithmetic, {}, False, fused.programs)
     measured = {answer.question: answer.measured for answer in found.answers}
     known = {"tuned": found.tuned, "measured": measured, "programs": fused.programs}
     layers = plan_layers(fused.trace, path, gpu, wanted, arithmetic, types=types, **known)
-    return build(path, settle(layers, gpu, [gpu.arch], pool)(), fused.text, fused.tails)
+    return build(path, settle(layers, gpu, [gpu.arch], pool)(), fused.text, fused.epilogues)
 
 
 def file_of(name: str, types: tuple[str, ...] = (), fuse: bool = True) -> Path:
@@ -168,7 +168,7 @@ def _channels_last(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def layer_ms(model: torch.nn.Module, inputs: list[torch.Tensor], clock: CudaClock) -> float | None:
-    """Of a model's only layer, without what stands behind it."""
+    """Of a model's only layer, without its epilogue."""
     up = getattr(model, "up", None)
     if not isinstance(up, torch.nn.modules.conv._ConvTransposeNd):
         return None

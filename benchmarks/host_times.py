@@ -27,7 +27,7 @@ _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _ROUNDS, _CALLS = 60, 20
 _GENERATED = ROOT / "examples" / "generated"
 _SIZE = 8
-#: Models of one layer and what stands behind it.
+#: Models of one layer and its epilogue.
 _FUSED = ("clamp_3d", "clamp_scale", "gelu", "mish_hardtanh")
 
 
@@ -75,7 +75,7 @@ def measure(path: Path) -> Results:
 
 
 def measure_fused(name: str) -> Results:
-    """A model whose layer runs with what stands behind it, beside the same layer called by a module of its own."""
+    """A model whose layer runs with its epilogue, beside the same layer called by a module of its own."""
     fused, apart = (loaded(file_of(name, fuse=fuse)) for fuse in (True, False))
     model = fused.ModelNew(*fused.get_init_inputs()).cuda()
     layer = next(iter(layers_of(apart.ModelNew(*apart.get_init_inputs()).cuda()).values()))

@@ -126,7 +126,7 @@ def dense_cells(formats: dict[str, Results]) -> list[str]:
     return [*cells, milliseconds(floor), "yes" if all(result["equal"] for result in formats.values()) else "no"]
 
 
-#: Models whose layer and all that stands behind it are one kernel.
+#: Models whose layer and all of its epilogue are one kernel.
 _WHOLLY_FUSED = ("clamp_scale", "mish_hardtanh", "residual_3d", "gelu", "clamp_3d")
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tconv.planner import DIRECT, Gpu, Kernel, Unplannable, floor_seconds
 from tconv.planner.direct.builder import default_tile, is_small
 from tconv.planner.direct.candidates import candidates
-from tconv.planner.direct.launching import launching, runs
+from tconv.planner.direct.launch import launch_traits, runs
 from tconv.planner.direct.shape import DirectShape
 from tconv.planner.numbers import length, single
 from tconv.problem import PRECISIONS, InvalidProblem, Layer, Problem
@@ -51,7 +51,7 @@ def problems(draw):
 
 
 def runs_of(problem, tile):
-    return runs(problem, problem.layer, launching(problem.layer, tile, H200.multiprocessors))
+    return runs(problem, problem.layer, launch_traits(problem.layer, tile, H200.multiprocessors))
 
 
 def positions(problem):

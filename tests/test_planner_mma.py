@@ -24,7 +24,7 @@ from tconv.planner.mma.builder import (
     with_resident_weights,
 )
 from tconv.planner.mma.candidates import candidates
-from tconv.planner.mma.launching import launching
+from tconv.planner.mma.launch import launch_traits
 from tconv.planner.mma.model import predict
 from tconv.planner.mma.shape import MmaShape
 from tconv.planner.numbers import length, single
@@ -55,7 +55,7 @@ def problems(draw):
 
 
 def block_tiles_of(problem, layer, tile):
-    kernel = launching(layer, tile, H200.multiprocessors)
+    kernel = launch_traits(layer, tile, H200.multiprocessors)
     return works(problem, layer, kernel) // kernel.weight_sets
 
 
@@ -207,7 +207,7 @@ def test_rows_are_filled_with_phases_where_channels_are_few(out_channels, stride
 
 
 def test_long_problems_take_64_bit_offsets():
-    kernel = launching(U_NET.layer, tile_of(U_NET.layer, 32, row_tiles=4), H200.multiprocessors)
+    kernel = launch_traits(U_NET.layer, tile_of(U_NET.layer, 32, row_tiles=4), H200.multiprocessors)
     assert not needs_wide_index(U_NET, U_NET.layer, kernel)
     assert needs_wide_index(replace(U_NET, input_size=(1, 4096, 4096)), U_NET.layer, kernel)
 

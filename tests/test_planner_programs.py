@@ -32,7 +32,7 @@ FOUR = Problem(Layer(2, 64, 128, (1, 4, 4), (1, 2, 2), bias=True, precision="tf3
 
 
 def with_program(problem: Problem, program: str) -> Problem:
-    return replace(problem, layer=replace(problem.layer, tail=program))
+    return replace(problem, layer=replace(problem.layer, epilogue=program))
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_what_was_measured_with_the_program_comes_first() -> None:
     assert choose(alone, H200, tuned=measured).kernel.tile == first.tile
     assert choose(behind, H200, tuned=measured).kernel.tile == second.tile
     assert choose(Question(with_program(WIDE, "max(y, 0)")), H200, tuned=measured).kernel.tile == first.tile
-    into = replace(WIDE, layer=replace(WIDE.layer, tail=MISH), into=128)
+    into = replace(WIDE, layer=replace(WIDE.layer, epilogue=MISH), into=128)
     assert choose(Question(into), H200, tuned={behind: measured[behind]}).kernel.tile == second.tile
     # Its time holds the program's, and PyTorch's does not: a pass of some 1.2 ms.
     assert was_slower(behind, {behind: replace(measured[behind], milliseconds=1.9)}, H200) is None

@@ -11,7 +11,7 @@ from tconv.planner import FAMILIES, Gpu, Kernel
 from tconv.planner.block_tiles import rounds
 from tconv.planner.wgmma.builder import wgmma_tile, with_resident_weights
 from tconv.planner.wgmma.candidates import candidates
-from tconv.planner.wgmma.launching import launching
+from tconv.planner.wgmma.launch import launch_traits
 from tconv.planner.wgmma.model import predict
 from tconv.planner.wgmma.shape import WgmmaShape
 from tconv.problem import Layer, Problem
@@ -61,7 +61,7 @@ def test_weights_that_a_block_reads_once_need_not_stay():
     tiles = candidates(problem, layer, H200, together=8)
     stay = tiles.resident > 0
     assert stay.any()
-    assert (rounds(problem, layer, launching(layer, tiles, H200.multiprocessors)) > 1)[stay].all()
+    assert (rounds(problem, layer, launch_traits(layer, tiles, H200.multiprocessors)) > 1)[stay].all()
 
 
 @pytest.mark.parametrize(

@@ -43,8 +43,8 @@ def ran(folder: Path, *options: str, **environment: str) -> tuple[set[str], list
         timeout=60,
     )
     assert result.returncode == 0, result.stdout + result.stderr
-    tail = result.stdout.partition(" left out this time ")[2].splitlines()[1:]
-    return set(re.findall(r"^\[((?!gw)\w+)", result.stdout, re.MULTILINE)), tail
+    epilogue = result.stdout.partition(" left out this time ")[2].splitlines()[1:]
+    return set(re.findall(r"^\[((?!gw)\w+)", result.stdout, re.MULTILINE)), epilogue
 
 
 def test_each_shard_runs_another_part_and_all_of_them_everything(tmp_path: Path) -> None:

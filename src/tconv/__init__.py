@@ -19,26 +19,26 @@ from typing import TYPE_CHECKING, Any
 from tconv.version import __version__
 
 if TYPE_CHECKING:
+    from tconv.epilogues import Epilogue
     from tconv.errors import CompileError, InvalidProgram, MissingToolchain, NotWarmedUp, TconvError, Unsupported
     from tconv.explanation import Explanation, ModelExplanation, explain
     from tconv.functional import conv_transpose1d, conv_transpose2d, conv_transpose3d
     from tconv.modules import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
     from tconv.planner import Gpu
     from tconv.replace import optimize, restore
-    from tconv.tails import Tail
 
 __all__ = [
     "CompileError",
     "ConvTranspose1d",
     "ConvTranspose2d",
     "ConvTranspose3d",
+    "Epilogue",
     "Explanation",
     "Gpu",
     "InvalidProgram",
     "MissingToolchain",
     "ModelExplanation",
     "NotWarmedUp",
-    "Tail",
     "TconvError",
     "Unsupported",
     "__version__",
@@ -57,12 +57,18 @@ _MODULES = {
     "modules": ("ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"),
     "planner": ("Gpu",),
     "replace": ("optimize", "restore"),
-    "tails": ("Tail",),
+    "epilogues": ("Epilogue",),
 }
 
 
 def __getattr__(name: str) -> Any:
     """Public names are imported at first use: the command line must not wait for torch to say ``--help``."""
+    if name == "Tail":
+        from tconv.epilogues import Epilogue
+        from tconv.former_names import warn
+
+        warn("tconv.Tail", "tconv.Epilogue")
+        return Epilogue
     for module, names in _MODULES.items():
         if name in names:
             value = globals()[name] = getattr(importlib.import_module(f"tconv.{module}"), name)

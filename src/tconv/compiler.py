@@ -30,7 +30,7 @@ from tconv.weights import layout_of, prepare
 _log = logging.getLogger("tconv")
 _PASS, _PASS_BEFORE_FREEZING = "post_grad_custom_pre_pass", "joint_custom_pre_pass"
 _CONVOLUTION = torch.ops.aten.convolution.default
-_LAYER, _LAYER_WITH_TAIL = ops.LAYER, ops.LAYER_WITH_TAIL
+_LAYER, _LAYER_WITH_EPILOGUE = ops.LAYER, ops.LAYER_WITH_EPILOGUE
 
 
 def backend(
@@ -55,7 +55,7 @@ def backend(
     patches = {**(torch._inductor.list_mode_options(mode) if mode else {}), **(options or {})}
     if patches.get("freezing") and not torch._inductor.config.freezing:
         _log.warning("freezing among the options comes too late, weights are inputs already: set it in the config")
-    patches[_PASS] = FuseTails(patches.get(_PASS))
+    patches[_PASS] = FuseEpilogues(patches.get(_PASS))
     if torch._inductor.config.freezing and not torch.is_grad_enabled():  # else it freezes nothing
         patches[_PASS_BEFORE_FREEZING] = TakeLayers(patches.get(_PASS_BEFORE_FREEZING))
     return torch._inductor.compile(module, list(inputs), options=patches)
@@ -112,8 +112,8 @@ class TakeLayers(_LayerPass):
                 _put(layer, graph.call_function(_LAYER, call))
 
 
-class FuseTails(_LayerPass):
-    """Replaces each with what stands behind it."""
+class FuseEpilogues(_LayerPass):
+    """Replaces each with its epilogue."""
 
     @staticmethod
     def replace(graph: Graph, layer: Node, call: tuple[Any, ...]) -> None:
@@ -121,17 +121,17 @@ class FuseTails(_LayerPass):
         if reason is not None:
             _log.info("PyTorch runs %s: %s", layer, reason)
             return
-        found = list(tails(layer))
+        found = list(epilogues(layer))
         result, program, operands = found[-1] if found else (layer, None, [])
-        tail = "" if program is None else program.text
+        epilogue = "" if program is None else program.text
         with graph.inserting_before(result):
-            prepared = _prepared(graph, call, tail)
-            if tail or prepared[0]:
-                fused = graph.call_function(_LAYER_WITH_TAIL, (*call, tail, operands, *prepared))
+            prepared = _prepared(graph, call, epilogue)
+            if epilogue or prepared[0]:
+                fused = graph.call_function(_LAYER_WITH_EPILOGUE, (*call, epilogue, operands, *prepared))
             else:
                 fused = graph.call_function(_LAYER, call)
         if program is not None:
-            _log.info("%s runs with what stands behind it: %s", layer, program)
+            _log.info("%s runs with its epilogue: %s", layer, program)
         _put(result, fused)
 
 
@@ -164,7 +164,7 @@ def why_pytorch(call: tuple[Any, ...]) -> str | None:
     return None if decision is None or decision.plan is not None else decision.reason
 
 
-def _decision(call: tuple[Any, ...], tail: str = "", input: Tensor | None = None) -> Decision | None:
+def _decision(call: tuple[Any, ...], epilogue: str = "", input: Tensor | None = None) -> Decision | None:
     """What will run a call, on an input like `input` if one is given; None if that is decided when sizes are known."""
     own, weight = (node.meta["val"] for node in call[:2])
     input = own if input is None else input
@@ -173,10 +173,10 @@ def _decision(call: tuple[Any, ...], tail: str = "", input: Tensor | None = None
         return None
     from tconv.jit.loader import gpu_of
 
-    return decide(input, weight, bias, *call[3:], gpu=gpu_of(input.device.index or 0), tail=tail)
+    return decide(input, weight, bias, *call[3:], gpu=gpu_of(input.device.index or 0), epilogue=epilogue)
 
 
-def _prepared(graph: Graph, call: tuple[Any, ...], tail: str) -> tuple[list[Node], list[str]]:
+def _prepared(graph: Graph, call: tuple[Any, ...], epilogue: str) -> tuple[list[Node], list[str]]:
     """A call's weights as its kernels take them, new constants of the graph, and their layouts.
 
     Neither where the kernels take them as they are, where they are no constant, and where sizes are not known yet.
@@ -185,7 +185,7 @@ def _prepared(graph: Graph, call: tuple[Any, ...], tail: str) -> tuple[list[Node
     weight = call[1]
     if not torch._inductor.config.freezing or weight.op != "get_attr":
         return [], []
-    decisions = (_decision(call, tail, input) for input in _as_may_come(graph, call[0].meta["val"]))
+    decisions = (_decision(call, epilogue, input) for input in _as_may_come(graph, call[0].meta["val"]))
     plans = {layout_of(each.plan): each.plan for each in decisions if each is not None and each.plan is not None}
     plans.pop("", None)
     if not plans:
@@ -228,7 +228,7 @@ def _constant(graph: Graph, tensor: Tensor, fake_mode: Any) -> Node:
     return constant
 
 
-def tails(layer: Node) -> Iterator[tuple[Node, Program, list[Node]]]:
+def epilogues(layer: Node) -> Iterator[tuple[Node, Program, list[Node]]]:
     """The programs that may run behind a layer, each longer than the one before, and what each reads.
 
     What comes before a program's result must not be needed elsewhere.

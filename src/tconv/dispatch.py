@@ -69,7 +69,7 @@ def decide(
     spatial_dims: int | None = None,
     gpu: Gpu | None = None,
     family: str | None = None,
-    tail: str = "",
+    epilogue: str = "",
     into: int = 0,
 ) -> Decision:
     """Decides what runs ``conv_transposeNd(input, weight, …)``.
@@ -79,7 +79,7 @@ def decide(
         gpu: decides as if the tensors lay on that GPU; they may then be of any device, "meta" too.
         family: insists on this kernel family; else PyTorch's operator runs what it was measured or is predicted to
             run faster, unless TCONV_INSIST is set.
-        tail: the text of a program that the kernel applies to its results (`tconv.pointwise`).
+        epilogue: the text of a program that the kernel applies to its results (`tconv.pointwise`).
         into: how many channels the tensor has of which the result is a slice; 0 where it is all of it.
 
     Raises:
@@ -91,8 +91,8 @@ def decide(
         _check_kinds(tensors, anywhere=gpu is not None)
         dims = weight.dim() - 2 if spatial_dims is None else spatial_dims
         problem = _problem(dims, input, weight, bias, (stride, padding, output_padding, groups, dilation))
-        if tail or into:
-            problem = replace(problem, layer=replace(problem.layer, tail=tail), into=into)
+        if epilogue or into:
+            problem = replace(problem, layer=replace(problem.layer, epilogue=epilogue), into=into)
         gpu = gpu or _gpu_under(input)
         decision = replace(decision, problem=problem, gpu=gpu, memory_format=result_format(input, weight))
         plan = _plan(problem, gpu, family, channels_last=_is_channels_last(input, decision.memory_format, dims))

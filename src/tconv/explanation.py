@@ -12,14 +12,15 @@ from torch import Tensor
 from torch.nn.utils.parametrize import is_parametrized
 
 from tconv.dispatch import Decision, decide, passing_mode
+from tconv.epilogues import Epilogue, why_apart
 from tconv.errors import Unsupported
+from tconv.former_names import takes_former_names
 from tconv.modules import Layer, call_arguments
 from tconv.ops import autocast
 from tconv.planner import Gpu, Plan, floor_seconds
 from tconv.planner.plan import tile_fields
 from tconv.problem import Problem
 from tconv.replace import why_left
-from tconv.tails import Tail, why_apart
 from tconv.weights import is_kept
 
 
@@ -36,7 +37,7 @@ class Explanation:
         conversions: copies around the kernel.
         floor_seconds: roofline bound on `gpu`, or None where nobody measured that.
         frozen: the layer's weights are prepared once, for all calls that ask for no gradient of them.
-        apart: why what stands behind the layer runs by itself; empty where it runs in the kernel, or there is none.
+        apart: why the layer's epilogue runs by itself; empty where it runs in the kernel, or there is none.
     """
 
     runs: Literal["tconv", "pytorch"]
@@ -53,7 +54,7 @@ class Explanation:
     def saved_bytes(self) -> int:
         """What a pass of its own would move, and the program in the kernel does not: the result, read and written."""
         layer = None if self.problem is None else self.problem.layer
-        if self.plan is None or self.problem is None or layer is None or not layer.tail:
+        if self.plan is None or self.problem is None or layer is None or not layer.epilogue:
             return 0
         return 2 * math.prod(self.problem.output_shape) * layer.item_bytes
 
@@ -74,12 +75,12 @@ class Explanation:
             *(("because", reason) for reason in self.plan.reasons),
             *(("copy", conversion) for conversion in self.conversions),
         ]
-        if self.plan.problem.layer.tail:
+        if self.plan.problem.layer.epilogue:
             rows.append(
-                ("program", f"{self.plan.problem.layer.tail}, which saves {self.saved_bytes / 1e6:.3g} MB a call")
+                ("program", f"{self.plan.problem.layer.epilogue}, which saves {self.saved_bytes / 1e6:.3g} MB a call")
             )
         if self.apart:
-            rows.append(("tail", f"runs by itself: {self.apart}"))
+            rows.append(("epilogue", f"runs by itself: {self.apart}"))
         if self.frozen:
             rows.append(("weights", "frozen: prepared once, for all calls that ask for no gradient of them"))
         if self.floor_seconds is not None:
@@ -143,10 +144,10 @@ def explain(
             followed by what it is called with: it runs once, as it is, without gradients.
         gpu: asks what would run on this GPU. The tensors then only say shapes, strides and dtypes; "meta" will do.
         family: insists on a kernel family.
-        tail, tail_inputs: of a call of `tconv.conv_transpose2d` and its like, among its arguments.
+        epilogue, epilogue_inputs: of a call of `tconv.conv_transpose2d` and its like, among its arguments.
 
     Raises:
-        InvalidProgram: the tail is none that a kernel can compute; the message names the operation.
+        InvalidProgram: the epilogue is none that a kernel can compute; the message names the operation.
         Unsupported: `family` cannot run this call; the message says why.
     """
     if isinstance(target, torch.nn.modules.conv._ConvTransposeNd):
@@ -211,6 +212,7 @@ def _weight(module: torch.nn.modules.conv._ConvTransposeNd) -> Tensor:
             part.training = training
 
 
+@takes_former_names
 def _explain_call(
     input: Tensor,
     weight: Tensor,
@@ -218,8 +220,8 @@ def _explain_call(
     *args: Any,
     gpu: Gpu | None,
     family: str | None,
-    tail: Tail | None = None,
-    tail_inputs: Sequence[Tensor] = (),
+    epilogue: Epilogue | None = None,
+    epilogue_inputs: Sequence[Tensor] = (),
     **kwargs: Any,
 ) -> Explanation:
     mode = None if gpu else passing_mode()
@@ -227,13 +229,13 @@ def _explain_call(
         raise Unsupported(f"the {family} family cannot run this call: {mode}")
     cast, apart = autocast(input, weight, bias), ""
     decision = decide(*cast, *args, gpu=gpu, family=family, **kwargs)
-    if tail is not None and decision.plan is not None:
+    if epilogue is not None and decision.plan is not None:
         apart = why_apart(input, anywhere=gpu is not None) or ""
         if not apart:
             dims, shape = weight.dim() - 2, decision.plan.problem.output_shape
             shape = shape if input.dim() == weight.dim() else shape[1:]
-            program = tail.traced(dims, shape, cast[0].dtype, cast[0].device, tail_inputs).program
-            decision = decide(*cast, *args, gpu=gpu, family=family, tail=program, **kwargs)
+            program = epilogue.traced(dims, shape, cast[0].dtype, cast[0].device, epilogue_inputs).program
+            decision = decide(*cast, *args, gpu=gpu, family=family, epilogue=program, **kwargs)
     if mode:
         decision = Decision(None, mode, problem=decision.problem)
     plan = decision.plan

@@ -11,10 +11,12 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from tconv import ops, slices, tails
-from tconv.tails import Tail
+from tconv import epilogues, ops, slices
+from tconv.epilogues import Epilogue
+from tconv.former_names import takes_former_names
 
 
+@takes_former_names
 def conv_transpose1d(
     input: Tensor,
     weight: Tensor,
@@ -25,8 +27,8 @@ def conv_transpose1d(
     groups: int = 1,
     dilation: int | Sequence[int] = 1,
     *,
-    tail: Tail | None = None,
-    tail_inputs: Sequence[Tensor] = (),
+    epilogue: Epilogue | None = None,
+    epilogue_inputs: Sequence[Tensor] = (),
     out: Tensor | None = None,
 ) -> Tensor:
     """Transposed convolution over one spatial axis.
@@ -35,8 +37,8 @@ def conv_transpose1d(
         input: (N, in_channels, L), or (in_channels, L).
         weight: (in_channels, out_channels / groups, kernel).
         bias: (out_channels,), or None.
-        tail: what is computed of each result, in the same kernel where tconv runs the layer.
-        tail_inputs: what the tail takes beside the result; each broadcasts to it.
+        epilogue: what is computed of each result, in the same kernel where tconv runs the layer.
+        epilogue_inputs: what the epilogue takes beside the result; each broadcasts to it.
         out: where the result goes, of its shape, dtype and device; it shares no memory with other tensors of the call.
             A kernel writes there at once where this is a slice of the channels of a contiguous or channels_last tensor;
             else the result is copied.
@@ -50,19 +52,24 @@ def conv_transpose1d(
         ValueError: `out` has another shape, dtype or device than the result.
         NotWarmedUp: the kernel is not loaded and a CUDA graph is being captured.
         CompileError, MissingToolchain: the kernel cannot be built on this machine.
-        InvalidProgram: the tail is none that a kernel can compute; the message names the operation.
+        InvalidProgram: the epilogue is none that a kernel can compute; the message names the operation.
 
     Equivalent to: ``torch.nn.functional.conv_transpose1d(input, weight, bias, …)``;
-    with a tail, ``tail(…, *tail_inputs)`` of that.
+    with an epilogue, ``epilogue(…, *epilogue_inputs)`` of that.
     """
     arguments = (stride, padding, output_padding, groups, dilation)
     if out is not None:
-        return slices.conv_transpose(1, input, weight, bias, *arguments, out=out, tail=tail, tail_inputs=tail_inputs)
-    if tail is None:
+        return slices.conv_transpose(
+            1, input, weight, bias, *arguments, out=out, epilogue=epilogue, epilogue_inputs=epilogue_inputs
+        )
+    if epilogue is None:
         return ops.conv_transpose(1, input, weight, bias, *arguments)
-    return tails.conv_transpose(1, input, weight, bias, *arguments, tail=tail, tail_inputs=tail_inputs)
+    return epilogues.conv_transpose(
+        1, input, weight, bias, *arguments, epilogue=epilogue, epilogue_inputs=epilogue_inputs
+    )
 
 
+@takes_former_names
 def conv_transpose2d(
     input: Tensor,
     weight: Tensor,
@@ -73,8 +80,8 @@ def conv_transpose2d(
     groups: int = 1,
     dilation: int | Sequence[int] = 1,
     *,
-    tail: Tail | None = None,
-    tail_inputs: Sequence[Tensor] = (),
+    epilogue: Epilogue | None = None,
+    epilogue_inputs: Sequence[Tensor] = (),
     out: Tensor | None = None,
 ) -> Tensor:
     """Transposed convolution over two spatial axes.
@@ -83,7 +90,7 @@ def conv_transpose2d(
         input: (N, in_channels, H, W), or (in_channels, H, W); contiguous or channels_last.
         weight: (in_channels, out_channels / groups, kernel_h, kernel_w).
         bias: (out_channels,), or None.
-        tail, tail_inputs, out: as of `conv_transpose1d`.
+        epilogue, epilogue_inputs, out: as of `conv_transpose1d`.
 
     Returns:
         (N, out_channels, H_out, W_out) in the memory format that PyTorch would choose; each size as in
@@ -93,16 +100,21 @@ def conv_transpose2d(
         As `conv_transpose1d`.
 
     Equivalent to: ``torch.nn.functional.conv_transpose2d(input, weight, bias, …)``;
-    with a tail, ``tail(…, *tail_inputs)`` of that.
+    with an epilogue, ``epilogue(…, *epilogue_inputs)`` of that.
     """
     arguments = (stride, padding, output_padding, groups, dilation)
     if out is not None:
-        return slices.conv_transpose(2, input, weight, bias, *arguments, out=out, tail=tail, tail_inputs=tail_inputs)
-    if tail is None:
+        return slices.conv_transpose(
+            2, input, weight, bias, *arguments, out=out, epilogue=epilogue, epilogue_inputs=epilogue_inputs
+        )
+    if epilogue is None:
         return ops.conv_transpose(2, input, weight, bias, *arguments)
-    return tails.conv_transpose(2, input, weight, bias, *arguments, tail=tail, tail_inputs=tail_inputs)
+    return epilogues.conv_transpose(
+        2, input, weight, bias, *arguments, epilogue=epilogue, epilogue_inputs=epilogue_inputs
+    )
 
 
+@takes_former_names
 def conv_transpose3d(
     input: Tensor,
     weight: Tensor,
@@ -113,8 +125,8 @@ def conv_transpose3d(
     groups: int = 1,
     dilation: int | Sequence[int] = 1,
     *,
-    tail: Tail | None = None,
-    tail_inputs: Sequence[Tensor] = (),
+    epilogue: Epilogue | None = None,
+    epilogue_inputs: Sequence[Tensor] = (),
     out: Tensor | None = None,
 ) -> Tensor:
     """Transposed convolution over three spatial axes.
@@ -123,7 +135,7 @@ def conv_transpose3d(
         input: (N, in_channels, D, H, W), or (in_channels, D, H, W); contiguous or channels_last_3d.
         weight: (in_channels, out_channels / groups, kernel_d, kernel_h, kernel_w).
         bias: (out_channels,), or None.
-        tail, tail_inputs, out: as of `conv_transpose1d`.
+        epilogue, epilogue_inputs, out: as of `conv_transpose1d`.
 
     Returns:
         (N, out_channels, D_out, H_out, W_out) in the memory format that PyTorch would choose; each size as in
@@ -133,11 +145,15 @@ def conv_transpose3d(
         As `conv_transpose1d`.
 
     Equivalent to: ``torch.nn.functional.conv_transpose3d(input, weight, bias, …)``;
-    with a tail, ``tail(…, *tail_inputs)`` of that.
+    with an epilogue, ``epilogue(…, *epilogue_inputs)`` of that.
     """
     arguments = (stride, padding, output_padding, groups, dilation)
     if out is not None:
-        return slices.conv_transpose(3, input, weight, bias, *arguments, out=out, tail=tail, tail_inputs=tail_inputs)
-    if tail is None:
+        return slices.conv_transpose(
+            3, input, weight, bias, *arguments, out=out, epilogue=epilogue, epilogue_inputs=epilogue_inputs
+        )
+    if epilogue is None:
         return ops.conv_transpose(3, input, weight, bias, *arguments)
-    return tails.conv_transpose(3, input, weight, bias, *arguments, tail=tail, tail_inputs=tail_inputs)
+    return epilogues.conv_transpose(
+        3, input, weight, bias, *arguments, epilogue=epilogue, epilogue_inputs=epilogue_inputs
+    )

@@ -74,15 +74,15 @@ class Route:
     layout: str = ""
     others: dict[tuple[str, int], Route] = field(default_factory=dict, compare=False, repr=False)
 
-    def with_tail(self, tail: str, batch: int | None = None) -> Route:
+    def with_epilogue(self, epilogue: str, batch: int | None = None) -> Route:
         """The route of the same call with another program behind the layer, of all samples or so many of them."""
         problem, kernel = self.plan.problem, self.plan.kernel
-        key = (tail, batch or problem.batch)
+        key = (epilogue, batch or problem.batch)
         if key not in self.others:
             plan = replace(
                 self.plan,
-                problem=replace(problem, batch=key[1], layer=replace(problem.layer, tail=tail)),
-                kernel=replace(kernel, layer=replace(kernel.layer, tail=tail)),
+                problem=replace(problem, batch=key[1], layer=replace(problem.layer, epilogue=epilogue)),
+                kernel=replace(kernel, layer=replace(kernel.layer, epilogue=epilogue)),
             )
             self.others[key] = _route_of(plan, self.device, self.memory_format, self.copies)
         return self.others[key]
@@ -150,25 +150,25 @@ def find_route(
     weight: Tensor,
     bias: Tensor | None,
     arguments: tuple[Any, ...],
-    tail: str = "",
+    epilogue: str = "",
     into: int = 0,
 ) -> Route | None:
     """The route of a call, from the cache if a call of the same metadata was seen; None if PyTorch's operator runs.
 
     Args:
-        tail: the text of the program that the kernel applies to its results.
+        epilogue: the text of the program that the kernel applies to its results.
         into: how many channels the tensor has of which the result is a slice; 0 where it is all of it.
     """
     try:
         of_bias = None if bias is None else _metadata(bias)
         rounds = input.dtype is torch.float32 and allows_tf32()
-        key = (dims, rounds, tail, into, _metadata(input), _metadata(weight), of_bias, *map(_plain, arguments))
+        key = (dims, rounds, epilogue, into, _metadata(input), _metadata(weight), of_bias, *map(_plain, arguments))
     except (AttributeError, RuntimeError, TypeError):  # a tensor without strides, an argument of an odd type
         _log.debug("PyTorch runs: %s", decide(input, weight, bias, *arguments, spatial_dims=dims).reason)
         return None
     route = _routes.get(key, _UNSEEN)
     if route is _UNSEEN:
-        route = _new_route(dims, input, weight, bias, arguments, tail, into)
+        route = _new_route(dims, input, weight, bias, arguments, epilogue, into)
         if len(_routes) >= _MOST_ROUTES:  # lengths that never repeat must not fill the memory
             _routes.clear()
         _routes[key] = route
@@ -189,10 +189,10 @@ def _plain(argument: Any) -> int | tuple[int, ...]:
 
 
 def _new_route(
-    dims: int, input: Tensor, weight: Tensor, bias: Tensor | None, arguments: tuple[Any, ...], tail: str, into: int
+    dims: int, input: Tensor, weight: Tensor, bias: Tensor | None, arguments: tuple[Any, ...], epilogue: str, into: int
 ) -> Route | None:
     started = time.perf_counter()
-    decision = decide(input, weight, bias, *arguments, spatial_dims=dims, tail=tail, into=into)
+    decision = decide(input, weight, bias, *arguments, spatial_dims=dims, epilogue=epilogue, into=into)
     _log.debug("%s: %s", "PyTorch runs" if decision.plan is None else "tconv runs", decision.reason)
     if decision.plan is None:
         return None
@@ -207,7 +207,11 @@ def _route_of(
     from tconv.jit.loader import launcher
 
     started = time.perf_counter()
-    layer, tail, used = plan.problem.layer, plan.problem.layer.tail, slice(3 - plan.problem.layer.spatial_dims, 3)
+    layer, epilogue, used = (
+        plan.problem.layer,
+        plan.problem.layer.epilogue,
+        slice(3 - plan.problem.layer.spatial_dims, 3),
+    )
     launch = launcher(plan, device)
     _log.info(
         "first call of %s on %s: planned in %.3f s, kernel compiled or found and loaded in %.2f s",
@@ -230,8 +234,8 @@ def _route_of(
         copies=copies,
         directly=reads_channels_last(plan),
         aligned=FAMILIES[plan.kernel.family].alignment > 1,
-        operand_shapes=tuple(shape_of(read.kind, plan.problem.output_shape) for read in parse(tail).operands)
-        if tail
+        operand_shapes=tuple(shape_of(read.kind, plan.problem.output_shape) for read in parse(epilogue).operands)
+        if epilogue
         else (),
         layout=layout_of(plan),
     )
@@ -362,7 +366,7 @@ def fused(
     weight: Tensor,
     bias: Tensor | None,
     arguments: tuple[Any, ...],
-    tail: str,
+    epilogue: str,
     operands: Sequence[Tensor],
     prepared: Sequence[Tensor] = (),
     layouts: Sequence[str] = (),
@@ -371,21 +375,21 @@ def fused(
 
     Args:
         arguments: as of `conv_transpose`.
-        tail: the program's text.
+        epilogue: the program's text.
         operands: what it reads, of the input's dtype.
         prepared: the weights as kernels take them that have one of these layouts.
 
     Raises:
         InvalidProgram: there are more or fewer operands than it reads, or one has another size or dtype.
     """
-    route = find_route(dims, input, weight, bias, arguments, tail)
+    route = find_route(dims, input, weight, bias, arguments, epilogue)
     if route is None:
         return None
     address = prepared[layouts.index(route.layout)].data_ptr() if route.layout in layouts else 0
-    return run_with_tail(route, input, weight, bias, operands, address)
+    return run_with_epilogue(route, input, weight, bias, operands, address)
 
 
-def run_with_tail(
+def run_with_epilogue(
     route: Route, input: Tensor, weight: Tensor, bias: Tensor | None, operands: Sequence[Tensor], prepared: int = 0
 ) -> Tensor:
     """A batched call with the program of its route, which reads `operands`; no gradient follows it.
@@ -404,20 +408,20 @@ def write(
     arguments: tuple[Any, ...],
     out: Tensor,
     place: tuple[int, bool],
-    tail: str = "",
+    epilogue: str = "",
     operands: Sequence[Tensor] = (),
 ) -> bool:
     """Whether a kernel wrote the result of a batched call on a GPU to `out`, which has its shape, dtype and device.
 
     Args:
         place: of how many channels it is a slice, and whether they are the fastest axis.
-        tail, operands: as of `fused`.
+        epilogue, operands: as of `fused`.
 
     Raises:
         InvalidProgram: as `fused`.
     """
     channels, last = place
-    route = find_route(dims, input, weight, bias, arguments, tail, channels if channels > out.shape[1] else 0)
+    route = find_route(dims, input, weight, bias, arguments, epilogue, channels if channels > out.shape[1] else 0)
     if route is None or route.directly != last:
         return False
     _launch(route, input, weight, bias, operands=_as_read(operands, route, input), output=out)
@@ -493,33 +497,33 @@ def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
 # each of `prepared` in the order that `layouts` names, or none. Another kernel may run after all, by other flags or
 # other measurements: that prepares the weights for each call.
 _library.define(
-    "conv_transpose_tail(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, SymInt[] padding, "
-    "SymInt[] output_padding, SymInt groups, SymInt[] dilation, str tail, Tensor[] operands, Tensor[] prepared, "
+    "conv_transpose_epilogue(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, SymInt[] padding, "
+    "SymInt[] output_padding, SymInt groups, SymInt[] dilation, str epilogue, Tensor[] operands, Tensor[] prepared, "
     "str[] layouts) -> Tensor"
 )
 
 
-def _cuda_tail(input: Tensor, weight: Tensor, bias: Tensor | None, *arguments: Any) -> Tensor:
-    *of_layer, tail, operands, prepared, layouts = arguments
-    result = fused(weight.dim() - 2, input, weight, bias, tuple(of_layer), tail, operands, prepared, layouts)
-    return _aten_tail(input, weight, bias, *arguments) if result is None else result
+def _cuda_epilogue(input: Tensor, weight: Tensor, bias: Tensor | None, *arguments: Any) -> Tensor:
+    *of_layer, epilogue, operands, prepared, layouts = arguments
+    result = fused(weight.dim() - 2, input, weight, bias, tuple(of_layer), epilogue, operands, prepared, layouts)
+    return _aten_epilogue(input, weight, bias, *arguments) if result is None else result
 
 
-def _aten_tail(input: Tensor, weight: Tensor, bias: Tensor | None, *arguments: Any) -> Tensor:
-    *of_layer, tail, operands, _, _ = arguments
+def _aten_epilogue(input: Tensor, weight: Tensor, bias: Tensor | None, *arguments: Any) -> Tensor:
+    *of_layer, epilogue, operands, _, _ = arguments
     result = _aten(input, weight, bias, *of_layer)
-    if not tail:
+    if not epilogue:
         return result
-    return evaluate(parse(tail), result, operands).contiguous(memory_format=result_format(input, weight))
+    return evaluate(parse(epilogue), result, operands).contiguous(memory_format=result_format(input, weight))
 
 
-def _fake_tail(input: Tensor, weight: Tensor, bias: Tensor | None, *arguments: Any) -> Tensor:
+def _fake_epilogue(input: Tensor, weight: Tensor, bias: Tensor | None, *arguments: Any) -> Tensor:
     return _fake(input, weight, bias, *arguments[:5])
 
 
-_library.impl("conv_transpose_tail", _cuda_tail, "CUDA")
-_library.impl("conv_transpose_tail", _aten_tail, "CPU")
-torch.library.register_fake("tconv::conv_transpose_tail", _fake_tail, lib=_library)
+_library.impl("conv_transpose_epilogue", _cuda_epilogue, "CUDA")
+_library.impl("conv_transpose_epilogue", _aten_epilogue, "CPU")
+torch.library.register_fake("tconv::conv_transpose_epilogue", _fake_epilogue, lib=_library)
 _library.impl("conv_transpose", _cuda, "CUDA")
 _library.impl("conv_transpose", _aten, "CPU")
 torch.library.register_fake("tconv::conv_transpose", _fake, lib=_library)
@@ -527,4 +531,4 @@ torch.library.register_autograd("tconv::conv_transpose", _backward, setup_contex
 
 #: The operators, as graphs name them.
 LAYER = torch.ops.tconv.conv_transpose.default
-LAYER_WITH_TAIL = torch.ops.tconv.conv_transpose_tail.default
+LAYER_WITH_EPILOGUE = torch.ops.tconv.conv_transpose_epilogue.default

@@ -108,7 +108,7 @@ class Layer:
     The tuples are (depth, height, width); unused leading axes have kernel 1, stride 1, padding 0, dilation 1.
 
     Args:
-        tail: the text of the program that is applied to its outputs (`tconv.pointwise`); none of them is empty.
+        epilogue: the text of the program that is applied to its outputs (`tconv.pointwise`); none of them is empty.
 
     Raises:
         InvalidProblem: for values that PyTorch refuses as well.
@@ -124,7 +124,7 @@ class Layer:
     groups: int = 1
     bias: bool = False
     precision: Precision = "fp32"
-    tail: str = ""
+    epilogue: str = ""
 
     def __post_init__(self) -> None:
         if self.spatial_dims not in (1, 2, 3):
@@ -193,7 +193,7 @@ class Layer:
             if set(used) != {usual}:
                 words.append(letter + (f"({','.join(map(str, used))})" if len(set(used)) > 1 else str(used[0])))
         words += [f"groups {self.groups}"] * (self.groups > 1) + ["bias"] * self.bias + [self.precision]
-        words += [f"then {self.tail}"] * bool(self.tail)
+        words += [f"then {self.epilogue}"] * bool(self.epilogue)
         return " ".join(words)
 
 

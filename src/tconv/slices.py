@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from tconv import ops, tails
+from tconv import epilogues, ops
+from tconv.epilogues import Epilogue
 from tconv.pointwise.program import parse
-from tconv.tails import Tail
 
 _log = logging.getLogger("tconv")
 
@@ -56,8 +56,8 @@ def conv_transpose(
     bias: Tensor | None,
     *arguments: Any,
     out: Tensor,
-    tail: Tail | None = None,
-    tail_inputs: Sequence[Tensor] = (),
+    epilogue: Epilogue | None = None,
+    epilogue_inputs: Sequence[Tensor] = (),
 ) -> Tensor:
     """``out.copy_(conv_transposeNd(…))``, without the copy where `out` is a slice of channels that a kernel can write.
 
@@ -65,17 +65,19 @@ def conv_transpose(
         RuntimeError: a gradient is asked for.
         ValueError: `out` has another shape, dtype or device than the result.
     """
-    tensors = [t for t in (input, weight, bias, out, *tail_inputs) if isinstance(t, Tensor)]
+    tensors = [t for t in (input, weight, bias, out, *epilogue_inputs) if isinstance(t, Tensor)]
     if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
         raise RuntimeError(
             f"conv_transpose{dims}d: out= takes no part in gradients, and one of the tensors requires grad; "
             "call it under torch.no_grad(), or without out="
         )
-    if not _written(dims, input, weight, bias, arguments, out, tail, tail_inputs):
-        if tail is None:
+    if not _written(dims, input, weight, bias, arguments, out, epilogue, epilogue_inputs):
+        if epilogue is None:
             result = ops.conv_transpose(dims, input, weight, bias, *arguments)
         else:
-            result = tails.conv_transpose(dims, input, weight, bias, *arguments, tail=tail, tail_inputs=tail_inputs)
+            result = epilogues.conv_transpose(
+                dims, input, weight, bias, *arguments, epilogue=epilogue, epilogue_inputs=epilogue_inputs
+            )
         _check(dims, out, result.shape, result.dtype, result.device)
         out.copy_(result)
     return out
@@ -98,23 +100,23 @@ def _written(
     bias: Tensor | None,
     arguments: tuple[Any, ...],
     out: Tensor,
-    tail: Tail | None,
-    tail_inputs: Sequence[Tensor],
+    epilogue: Epilogue | None,
+    epilogue_inputs: Sequence[Tensor],
 ) -> bool:
     """Whether a kernel wrote the result to its place."""
-    reason = tails.why_apart(input)
+    reason = epilogues.why_apart(input)
     if reason is None:
         cast = ops.autocast(input, weight, bias)
         batched = input.dim() == dims + 2
         x, y = (cast[0], out) if batched else (cast[0].unsqueeze(0), out.unsqueeze(0))
-        shape = tails.result_shape(dims, x, weight, arguments)
+        shape = epilogues.result_shape(dims, x, weight, arguments)
         if shape is None:
             return False  # PyTorch says what is wrong
         _check(dims, out, shape if batched else shape[1:], x.dtype, x.device)
         program, operands = "", list[Tensor]()
-        if tail is not None:
-            traced = tail.traced(dims, out.shape, x.dtype, x.device, tail_inputs)
-            program, operands = traced.program, list(traced.operands(*tail_inputs))
+        if epilogue is not None:
+            traced = epilogue.traced(dims, out.shape, x.dtype, x.device, epilogue_inputs)
+            program, operands = traced.program, list(traced.operands(*epilogue_inputs))
         place = slice_of(y)
         reason = _why_copied(y, place, program)
         if (
@@ -139,5 +141,5 @@ def _why_copied(out: Tensor, found: Slice | None, program: str) -> str | None:
         return f"it does not lie at multiples of {together} bytes"
     whole = found.channels == out.shape[1]
     if program and not whole and any(read.kind in ("output", "sample") for read in parse(program).operands):
-        return "the tail reads tensors that lie as the result would without out="
+        return "the epilogue reads tensors that lie as the result would without out="
     return None

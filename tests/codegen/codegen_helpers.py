@@ -18,7 +18,7 @@ from tconv.evaluation.precision import Wanted, understood
 from tconv.planner import FAMILIES, Gpu
 from tconv.precision import of_kind
 from tconv.problem import Precision, Problem
-from tconv.rewriter.fusing import with_tails
+from tconv.rewriter.fusing import with_epilogues
 from tconv.rewriter.pipeline import build, leave, plan_layers, settle
 from tconv.sandbox.emulated import install
 from tconv.sandbox.model_file import load
@@ -105,10 +105,10 @@ def fused_text(
         left: the names of layers that are left to PyTorch.
         types: further element types with kernels.
     """
-    fused = with_tails(path, trace(load(path)), workshop())
+    fused = with_epilogues(path, trace(load(path)), workshop())
     wanted, programs = understood("match", True), fused.programs
     layers = plan_layers(fused.trace, path, Gpu.h200(), wanted, by_kind, families, programs=programs, types=types)
-    return build(path, leave(layers, left, ""), fused.text, fused.tails)
+    return build(path, leave(layers, left, ""), fused.text, fused.epilogues)
 
 
 @functools.cache

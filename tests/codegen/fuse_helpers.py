@@ -1,4 +1,4 @@
-"""Model files with one forward or another, and what becomes of their text when tails are handed to layers."""
+"""Model files with one forward or another, and what becomes of their text when epilogues are handed to layers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from codegen_helpers import workshop
 
-from tconv.rewriter.fusing import Fused, with_tails
-from tconv.sandbox.behind import parted
+from tconv.rewriter.fusing import Fused, with_epilogues
+from tconv.sandbox.epilogues import parted
 from tconv.sandbox.model_file import load
 from tconv.sandbox.trace import trace
 
@@ -61,11 +61,11 @@ def written(tmp_path: Path, body: str, crlf: bool = False) -> Path:
 
 
 def fused_of(path: Path) -> Fused:
-    return with_tails(path, trace(path, workshop=workshop()), workshop())
+    return with_epilogues(path, trace(path, workshop=workshop()), workshop())
 
 
 def programs_of(fused: Fused) -> list[str]:
-    noted = [each for layer in fused.trace.layers for each in (*layer.tails, *layer.in_evaluation)]
+    noted = [each for layer in fused.trace.layers for each in (*layer.epilogues, *layer.in_evaluation)]
     calls = [parted(each)[0] for each in noted]
     return list(dict.fromkeys(fused.programs[each] for each in calls if each in fused.programs))
 
@@ -73,19 +73,19 @@ def programs_of(fused: Fused) -> list[str]:
 def cuda_fused(
     layer: Callable[..., Any],
     *inputs: Any,
-    tail: Any = None,
+    epilogue: Any = None,
     modules: Any = (),
     before: Any = (),
-    behind: Any = (),
+    after: Any = (),
     reads: Any = None,
     site: int | None = None,
     **o: Any,
 ) -> Any:
     assert (reads is None) == (site is None)
     assert all(isinstance(module, torch.nn.Module) for module in modules)
-    tail = torch.nn.Sequential(*modules) if modules and tail is None else tail
-    result = layer(*inputs, **o) if tail is None else tail(layer(*inputs, **o))
-    return torch.cat([*before, result, *behind], 1) if before or behind else result
+    epilogue = torch.nn.Sequential(*modules) if modules and epilogue is None else epilogue
+    result = layer(*inputs, **o) if epilogue is None else epilogue(layer(*inputs, **o))
+    return torch.cat([*before, result, *after], 1) if before or after else result
 
 
 def results(path: Path, text: str | None, training: bool) -> Any:

@@ -1,4 +1,4 @@
-"""What stands behind layers becomes a function in the file's text: what is taken, and that it means the same."""
+"""The epilogues of layers becomes a function in the file's text: what is taken, and that it means the same."""
 
 from __future__ import annotations
 
@@ -271,7 +271,7 @@ BODIES: dict[str, tuple[str, list[str]]] = {
         """,
         [],
     ),
-    "concatenation of what stands behind it": ("return torch.cat([torch.relu(self.up(x)), skip], 1)", ["max(y, 0)"]),
+    "concatenation of its epilogue": ("return torch.cat([torch.relu(self.up(x)), skip], 1)", ["max(y, 0)"]),
     "a function": (
         """
         y = F.conv_transpose2d(
@@ -316,9 +316,9 @@ BODIES: dict[str, tuple[str, list[str]]] = {
     "several targets": ("y = z = self.up(x)\n        return torch.relu(y) + z.mean()", []),
     "names that are taken": (
         """
-        y, tail = skip, 2.0
+        y, epilogue = skip, 2.0
         z = self.up(x) + y
-        z = z * tail
+        z = z * epilogue
         return z
         """,
         ["(y + output0) * 2"],
@@ -384,7 +384,7 @@ def test_a_long_call_takes_several_lines(tabs: bool, tmp_path: Path) -> None:
     )
     path.write_text(long.replace("    ", "\t") if tabs else long)
     text = fused_of(path).text
-    assert text is not None and re.search(r"y = cuda_fused\(\n\t*\s+self\.up,\n\s+x,\n\s+tail=tail,\n", text)
+    assert text is not None and re.search(r"y = cuda_fused\(\n\t*\s+self\.up,\n\s+x,\n\s+epilogue=epilogue,\n", text)
     assert same(results(path, text, False), results(path, None, False))
 
 
@@ -400,7 +400,7 @@ def test_the_text_says_what_is_computed(tmp_path: Path) -> None:
     assert text is not None
     assert textwrap.dedent(text.partition("def forward(self, x, skip):\n")[2].partition("\ndef ")[0]).strip() == (
         textwrap.dedent("""
-            def tail(y):
+            def epilogue(y):
                 # a comment
                 y = y * self.scale
 
@@ -409,7 +409,7 @@ def test_the_text_says_what_is_computed(tmp_path: Path) -> None:
 
             # larger
             # In one kernel: t0 = y * channel0; where(t0 > 0, t0, t0 * 0.1) + output1
-            return cuda_fused(self.up, x, tail=tail, modules=[self.act], reads=[self.scale, skip], site=0)
+            return cuda_fused(self.up, x, epilogue=epilogue, modules=[self.act], reads=[self.scale, skip], site=0)
         """).strip()
     )
 
@@ -445,7 +445,7 @@ def test_the_text_says_what_is_computed(tmp_path: Path) -> None:
         ("return self.act(self.up(x))", ""),  # of modules in a row all is known
     ],
 )
-def test_what_a_tail_reads_is_handed_over(tmp_path: Path, body: str, reads: str | None) -> None:
+def test_what_a_epilogue_reads_is_handed_over(tmp_path: Path, body: str, reads: str | None) -> None:
     """Names and attributes, numbers and tensors: by them it is known again."""
     path = written(tmp_path, "\n        ".join(["", *body.split("\n")]))
     text = path.read_text().replace(
@@ -594,7 +594,7 @@ def test_every_text_is_python(tmp_path: Path) -> None:
         assert text is None or ast.parse(text)
 
 
-def test_a_tail_that_does_not_run_costs_no_other(tmp_path: Path) -> None:
+def test_a_epilogue_that_does_not_run_costs_no_other(tmp_path: Path) -> None:
     """Nothing in the text tells that its operand is read in `forward` alone."""
     body = """
         y = self.up(x)
@@ -622,5 +622,5 @@ def test_a_tail_that_does_not_run_costs_no_other(tmp_path: Path) -> None:
     assert programs_of(fused) == ["tanh(y)"] and fused.text is not None and fused.text.count("cuda_fused(") == 1
     (first, second) = fused.apart
     for apart in (first, second):
-        assert "the file does not run with its tail: RuntimeError: read in " in apart, apart
+        assert "the file does not run with its epilogue: RuntimeError: read in " in apart, apart
     assert same(results(path, None, False), results(path, fused.text, False))

@@ -56,7 +56,7 @@ def texts() -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def with_tails() -> dict[str, str]:
+def with_epilogues() -> dict[str, str]:
     """Files whose kernels take what stands behind their layers, of one layer and of a sequence."""
     models = EXAMPLES.parent / "benchmarks" / "fused"
     found = {name: fused_text(models / f"{name}.py") for name in ("residual_3d", "dcgan")}
@@ -64,8 +64,8 @@ def with_tails() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", [*NAMES, "residual_3d", "dcgan"])
-def test_is_python_3_8(texts: dict[str, str], with_tails: dict[str, str], name: str) -> None:
-    tree = ast.parse({**texts, **with_tails}[name], feature_version=(3, 8))
+def test_is_python_3_8(texts: dict[str, str], with_epilogues: dict[str, str], name: str) -> None:
+    tree = ast.parse({**texts, **with_epilogues}[name], feature_version=(3, 8))
     # Syntax alone does not tell: these are evaluated where the file is loaded.
     for node in ast.walk(tree):
         if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
@@ -75,8 +75,8 @@ def test_is_python_3_8(texts: dict[str, str], with_tails: dict[str, str], name: 
 
 
 @pytest.mark.parametrize("pattern", BANNED)
-def test_contains_no_banned_word(texts: dict[str, str], with_tails: dict[str, str], pattern: str) -> None:
-    for name, text in {**texts, **with_tails}.items():
+def test_contains_no_banned_word(texts: dict[str, str], with_epilogues: dict[str, str], pattern: str) -> None:
+    for name, text in {**texts, **with_epilogues}.items():
         found = [line for line in text.splitlines() if re.search(pattern, line)]
         assert not found, f"{name}: {found}"
 
@@ -218,8 +218,8 @@ def sections(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", [*NAMES, "residual_3d", "dcgan"])
-def test_sections_places_and_names_agree(texts: dict[str, str], with_tails: dict[str, str], name: str) -> None:
-    file = executed({**texts, **with_tails}[name])
+def test_sections_places_and_names_agree(texts: dict[str, str], with_epilogues: dict[str, str], name: str) -> None:
+    file = executed({**texts, **with_epilogues}[name])
     kernels = kernels_of(file)
     assert len({kernel.name for kernel in kernels}) == len(kernels)
     assert list(file["_CUDA"]) == list(dict.fromkeys(kernel.family for kernel in kernels))
@@ -243,9 +243,9 @@ def test_sections_places_and_names_agree(texts: dict[str, str], with_tails: dict
 
 @pytest.mark.parametrize("name", [*NAMES, "residual_3d", "dcgan"])
 def test_no_name_of_the_text_stands_for_two_things(
-    texts: dict[str, str], with_tails: dict[str, str], name: str
+    texts: dict[str, str], with_epilogues: dict[str, str], name: str
 ) -> None:
-    for text in executed({**texts, **with_tails}[name])["_CUDA"].values():
+    for text in executed({**texts, **with_epilogues}[name])["_CUDA"].values():
         check_names(text)
 
 
@@ -305,8 +305,8 @@ def test_names_of_modules_are_names_of_kernels(
 
 
 @pytest.mark.parametrize("name", [*NAMES, "residual_3d", "dcgan"])
-def test_no_line_is_too_long(texts: dict[str, str], with_tails: dict[str, str], name: str) -> None:
-    text = {**texts, **with_tails}[name]
+def test_no_line_is_too_long(texts: dict[str, str], with_epilogues: dict[str, str], name: str) -> None:
+    text = {**texts, **with_epilogues}[name]
     assert not [line for line in text.splitlines() if len(line) > 120]
 
 

@@ -280,7 +280,7 @@ def _of_func(call: Callable[..., torch.Tensor], x: torch.Tensor, weight: torch.T
 
 
 def test_transforms_and_traces_see_pytorchs_operator(layer_file: Namespace) -> None:
-    """Also beside a layer's tail, and for a module."""
+    """Also beside a layer's epilogue, and for a module."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         x, weight = torch.randn(3, 4, 5, 5), torch.randn(4, 6, 3, 3)

@@ -19,7 +19,7 @@ from tconv.planner import DIRECT, FAMILIES, Gpu, Kernel, Plan, Unplannable
 from tconv.planner.choice import replan
 from tconv.planner.direct.builder import default_tile
 from tconv.problem import PRECISIONS, InvalidProblem, Layer, Problem
-from tconv.sandbox.cut import Cut, cut_of, runs_all, told
+from tconv.sandbox.cut import Cut, cut_of, launch_of, runs_all
 from tconv.sandbox.emulated import ask
 
 GPU = Gpu.h200()
@@ -193,11 +193,11 @@ def test_the_text_tells_how_a_recorded_kernel_is_launched(name: str) -> None:
                 expected = replan(problem, plan.kernel, GPU)
             except Unplannable:
                 with pytest.raises(ValueError, match="more blocks than a grid has"):
-                    told(cut, problem, GPU.multiprocessors, ask)
+                    launch_of(cut, problem, GPU.multiprocessors, ask)
                 continue
             if expected is None:  # a kernel for one input an axis, or for rows of other widths
                 continue
-            how = told(cut, problem, GPU.multiprocessors, ask)
+            how = launch_of(cut, problem, GPU.multiprocessors, ask)
             assert how.too_far == (expected.kernel.wide_index and not plan.kernel.wide_index)
             assert (how.grid, how.threads) == (expected.grid, expected.kernel.threads)
             assert how.shared_bytes == expected.shared_bytes == kernel.shared_bytes
@@ -219,7 +219,7 @@ def test_the_text_of_any_kernel_tells_its_launch(name: str) -> None:
         texts,
     )
     expected = FAMILIES[kernel.family].plan_with(problem, kernel, GPU)
-    how = told(cut, problem, GPU.multiprocessors, ask)
+    how = launch_of(cut, problem, GPU.multiprocessors, ask)
     assert (how.grid, how.threads, how.shared_bytes) == (expected.grid, kernel.threads, expected.shared_bytes)
     assert (how.preparation, how.inputs, how.too_far) == (expected.preparation, expected.inputs, False)
 
@@ -243,7 +243,7 @@ def test_too_many_blocks_are_refused() -> None:
     cut = cut_of(SimpleNamespace(family="direct", name="conv_it", weight_bytes=0), texts)
     assert isinstance(cut, Cut) and cut.kernel == "conv_it"
     with pytest.raises(ValueError, match="conv_it would need more blocks than a grid has"):
-        told(cut, Problem(layer, 2**20, (1, 999, 999)), GPU.multiprocessors, ask)
+        launch_of(cut, Problem(layer, 2**20, (1, 999, 999)), GPU.multiprocessors, ask)
 
 
 class Every(dict[Any, Any]):

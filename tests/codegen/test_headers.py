@@ -375,7 +375,7 @@ def test_a_whole_text_computes_the_same(name: str) -> None:
 def test_a_whole_text_with_a_program_computes_the_same(name: str) -> None:
     instance = PROGRAMMED[name]
     tensors = random_tensors(instance.problem)
-    plain = replace(instance.kernel, layer=replace(instance.kernel.layer, tail=""))
+    plain = replace(instance.kernel, layer=replace(instance.kernel.layer, epilogue=""))
     expected = emulate(instance, tensors)
     for others in ([], [plain]):
         assert emulate(instance, tensors, text=whole_text(instance.kernel, others)).equal(expected)

@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 import torch
 from codegen_helpers import EXAMPLES, Namespace, executed, fused_text, generated_text, kernels_of, silent
-from test_generated_tails import BLOCK
+from test_generated_epilogues import BLOCK
 from torch.utils import cpp_extension
 
-from tconv.sandbox.cut import cut_of, told
+from tconv.sandbox.cut import cut_of, launch_of
 from tconv.sandbox.emulated import ask
 
 
@@ -332,7 +332,7 @@ def too_far(file: Namespace, kernel: Any, batch: int, input_size: Any, output_si
     """What the text says of one launch, to the emulator."""
     sizes = SimpleNamespace(batch=batch, input_size=input_size, output_size=output_size)
     try:
-        return told(cut_of(kernel, file["_CUDA"]), sizes, 132, ask).too_far
+        return launch_of(cut_of(kernel, file["_CUDA"]), sizes, 132, ask).too_far
     except ValueError as error:
         assert "more blocks than a grid has" in str(error)
         return True

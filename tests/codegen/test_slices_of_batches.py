@@ -27,8 +27,8 @@ MODEL = """
     def get_inputs():
         return [torch.rand(4, 3, 5, 7)]
 """
-#: What stands behind the layer reads tensors with a value for each output, each sample and each channel.
-TAIL = """
+#: the layer's epilogue reads tensors with a value for each output, each sample and each channel.
+EPILOGUE = """
     import torch
     from torch import nn
 
@@ -58,7 +58,9 @@ JOINED = """
         return [torch.rand(2, 3, 3, 5), torch.rand(2, 2, 5, 9)]
 """
 #: Whose gradient is a kernel's.
-KNOWN = TAIL.replace("torch.relu(self.up(x) * self.scale) * gate + skip", "torch.clamp(self.up(x) + gate, 0) + skip")
+KNOWN = EPILOGUE.replace(
+    "torch.relu(self.up(x) * self.scale) * gate + skip", "torch.clamp(self.up(x) + gate, 0) + skip"
+)
 TYPES = ("float16",)
 
 
@@ -66,7 +68,7 @@ TYPES = ("float16",)
 def texts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     path = tmp_path_factory.mktemp("slices") / "model.py"
     found = {}
-    for name, text in (("MODEL", MODEL), ("TAIL", TAIL), ("KNOWN", KNOWN), ("JOINED", JOINED)):
+    for name, text in (("MODEL", MODEL), ("EPILOGUE", EPILOGUE), ("KNOWN", KNOWN), ("JOINED", JOINED)):
         path.write_text(textwrap.dedent(text), encoding="utf-8")
         if name == "MODEL":
             found[name] = generated_text(path, "fp32", families=("direct", "mma"), types=TYPES)
@@ -101,14 +103,14 @@ def results(text: str, samples: int, inputs: list[Tensor], dtype: torch.dtype) -
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize(("samples", "batch"), [(16, 35), (17, 35), (31, 32), (32, 33), (47, 48), (16, 16), (40, 35)])
-@pytest.mark.parametrize("name", ["MODEL", "TAIL", "JOINED"])
+@pytest.mark.parametrize("name", ["MODEL", "EPILOGUE", "JOINED"])
 def test_the_result_is_that_of_one_launch(
     texts: dict[str, str], name: str, samples: int, batch: int, dtype: torch.dtype
 ) -> None:
     generator = torch.Generator().manual_seed(batch)
     shapes = {
         "MODEL": [(batch, 3, 5, 7)],
-        "TAIL": [(batch, 3, 3, 5), (batch, 5, 5, 9), (batch, 5, 1, 1)],
+        "EPILOGUE": [(batch, 3, 3, 5), (batch, 5, 5, 9), (batch, 5, 1, 1)],
         "JOINED": [(batch, 3, 3, 5), (batch, 2, 5, 9)],
     }[name]
     inputs = [torch.randn(shape, generator=generator).to(dtype) for shape in shapes]
@@ -126,7 +128,7 @@ def test_the_result_is_that_of_one_launch(
         # What kernels load and store at once begins at multiples of 16 bytes; slices of channels know theirs.
         begins = [x, *operands, *[y] * (launch.y_channels == y.shape[1])]
         assert all(each.data_ptr() % 16 == 0 and each.is_contiguous() for each in begins)
-    if name == "TAIL":
+    if name == "EPILOGUE":
         lengths = [[len(each) for each in operands] for *_, operands in parts if operands]
         assert lengths and all(sorted(set(each)) == sorted({size, 1}) or 5 in each for each in lengths[:-1])
     if name == "JOINED":
@@ -136,22 +138,22 @@ def test_the_result_is_that_of_one_launch(
 def test_operands_of_one_sample_stay_whole(texts: dict[str, str]) -> None:
     """What each channel has is the same for each slice; of the others each slice reads its own."""
     inputs = [torch.randn(shape) for shape in ((40, 3, 3, 5), (40, 5, 5, 9), (40, 5, 1, 1))]
-    parts, _ = results(texts["TAIL"], 16, inputs, torch.float32)
-    of_tail = [(launch, operands) for launch, _, _, operands in parts if operands]
-    names = executed(texts["TAIL"])["_PROGRAMS"][of_tail[0][0].kernel.program]
-    assert len(of_tail) == 3
-    for number, (_, operands) in enumerate(of_tail):
+    parts, _ = results(texts["EPILOGUE"], 16, inputs, torch.float32)
+    of_epilogue = [(launch, operands) for launch, _, _, operands in parts if operands]
+    names = executed(texts["EPILOGUE"])["_PROGRAMS"][of_epilogue[0][0].kernel.program]
+    assert len(of_epilogue) == 3
+    for number, (_, operands) in enumerate(of_epilogue):
         for name, operand in zip(names, operands, strict=True):
             if name.startswith(("output", "sample")):
                 source = inputs[1] if name.startswith("output") else inputs[2]
                 assert torch.equal(operand, source[16 * number : 16 * number + 16])
             else:
                 assert operand.numel() in (1, 5)
-                assert operand.data_ptr() == of_tail[0][1][names.index(name)].data_ptr()
+                assert operand.data_ptr() == of_epilogue[0][1][names.index(name)].data_ptr()
     assert {name.rstrip("0123456789") for name in names} == {"output", "sample", "channel"}
 
 
-def test_gradients_of_a_tail(texts: dict[str, str]) -> None:
+def test_gradients_of_a_epilogue(texts: dict[str, str]) -> None:
     """The kernel that gives them reads what each sample has, the gradient that comes in among it."""
     inputs = [torch.randn(shape) for shape in ((40, 3, 3, 5), (40, 5, 5, 9), (40, 5, 1, 1))]
     found = []
@@ -210,9 +212,9 @@ def test_too_large_for_a_slice_is_pytorchs(texts: dict[str, str], samples: int) 
         assert [len(x) for _, x, *_ in seen] == [samples]
 
 
-def test_with_a_tail_that_is_too_large(texts: dict[str, str]) -> None:
-    """The layer and what stands behind it are PyTorch's then."""
-    file, seen = in_emulator(texts["TAIL"], 15)
+def test_with_a_epilogue_that_is_too_large(texts: dict[str, str]) -> None:
+    """The layer and its epilogue are PyTorch's then."""
+    file, seen = in_emulator(texts["EPILOGUE"], 15)
     model = file["ModelNew"]()
     inputs = [torch.randn(shape) for shape in ((16, 3, 3, 5), (16, 5, 5, 9), (16, 5, 1, 1))]
     with torch.no_grad(), told() as said:

@@ -489,5 +489,5 @@ def test_tabs_stay(tmp_path: Path) -> None:
     path = written(tmp_path, BODIES["read by its own statement"][0])
     path.write_text(path.read_text().replace("    ", "\t"))
     fused = fused_of(path)
-    assert fused.text is not None and "\tdef tail(h, y=y):\n\t\t\ty = y + h\n" in fused.text
+    assert fused.text is not None and "\tdef epilogue(h, y=y):\n\t\t\ty = y + h\n" in fused.text
     assert same(results(path, fused.text, False), results(path, None, False))

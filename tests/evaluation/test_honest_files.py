@@ -13,7 +13,7 @@ from tconv.sandbox.worker import Workshop
 pytestmark = pytest.mark.rotates(10)
 
 HEAD = "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n"
-TAIL = "\ndef get_inputs():\n    return [torch.randn(3, 4, 8, 8)]\n"
+EPILOGUE = "\ndef get_inputs():\n    return [torch.randn(3, 4, 8, 8)]\n"
 #: A class, what is changed in it, and the reason.
 FILES = {
     "a buffer that no state has, in an operator that 16 bits lack": (
@@ -70,7 +70,7 @@ class NAME(nn.Module):
 @pytest.mark.parametrize("name", FILES)
 def test_honest_files(workshop: Workshop, write: Callable[[str, str], Path], name: str, wrong: bool) -> None:
     text, (right, change), reason = FILES[name]
-    model, candidate = (HEAD + text.replace("NAME", who) + TAIL for who in ("Model", "ModelNew"))
+    model, candidate = (HEAD + text.replace("NAME", who) + EPILOGUE for who in ("Model", "ModelNew"))
     if wrong:
         assert right in candidate
         candidate = candidate.replace(right, change)

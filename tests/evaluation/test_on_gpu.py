@@ -171,7 +171,7 @@ def test_what_is_slow_outside_inference_is_slower_as_it_is_called(
 
 
 def test_both_under_torch_compile(workshop: Workshop, tmp_path: Path) -> None:
-    """Where there is a compiler, what stands behind a layer is one kernel; where there is none, a line says so."""
+    """Where there is a compiler, a layer's epilogue is one kernel; where there is none, a line says so."""
     text = MODEL.replace("UP", "(self.up(x).relu() * 2 + 1).sigmoid().tanh().relu()")
     model, candidate = tmp_path / "model.py", tmp_path / "candidate.py"
     model.write_text(text)

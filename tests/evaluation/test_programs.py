@@ -37,8 +37,8 @@ ALL = {**PROGRAMS, **MORE}
 
 
 def problem(program: str, precision: Precision = "fp32") -> Problem:
-    tail = (ALL | ODD)[program]
-    layer = Layer(2, 20, 6, (1, 3, 3), (1, 2, 2), (0, 1, 1), bias=True, precision=precision, tail=tail)
+    epilogue = (ALL | ODD)[program]
+    layer = Layer(2, 20, 6, (1, 3, 3), (1, 2, 2), (0, 1, 1), bias=True, precision=precision, epilogue=epilogue)
     return Problem(layer, 2, (1, 9, 7), (0, 1, 1))
 
 
@@ -50,7 +50,7 @@ def judged(
     rounds: bool = False,
 ) -> Verdict:
     """The verdict on what kernels give: float32 sums, changed, the program of these, and its result changed."""
-    text = program or asked.layer.tail
+    text = program or asked.layer.epilogue
 
     def candidate(x: Tensor, weight: Tensor, bias: Tensor | None, *operands: Tensor) -> Tensor:
         if rounds:
@@ -145,7 +145,7 @@ def test_operands_of_rounded_sums_are_told_from_exact_ones() -> None:
 
 def test_what_an_infinity_becomes_may_hang_on_rounding() -> None:
     """A sum near zero has either sign in TF32, and its product with an infinity is an infinity or NaN."""
-    layer = replace(problem("relu", "tf32").layer, tail="max(y, 0) * output0", bias=False)
+    layer = replace(problem("relu", "tf32").layer, epilogue="max(y, 0) * output0", bias=False)
     many = Problem(layer, 2, (1, 40, 41), (0, 1, 1))
     assert judged(many, rounds=True).equal and not judged(many, program="max(-y, 0) * output0", rounds=True).equal
 
@@ -171,7 +171,7 @@ def test_a_call_that_changes_what_it_reads_is_refused() -> None:
     asked = problem("residual")
 
     def candidate(x: Tensor, weight: Tensor, bias: Tensor | None, *operands: Tensor) -> Tensor:
-        y = evaluate(parse(asked.layer.tail), conv_transpose(x, weight, bias, asked), operands)
+        y = evaluate(parse(asked.layer.epilogue), conv_transpose(x, weight, bias, asked), operands)
         operands[0].add_(0.5)
         return y
 

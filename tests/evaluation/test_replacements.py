@@ -76,7 +76,7 @@ TIES = {
     ),
 }
 #: Model's forward, the candidate's, and the reason.
-LEFT_BEHIND = {
+LEFT_AGAIN = {
     "the same memory each time": (
         FORWARD,
         "y = self.up(x); self.kept = y if self.kept is None or self.kept.shape != y.shape else self.kept.copy_(y); "
@@ -208,9 +208,9 @@ def test_tied_parameters(judged: Callable[..., Report], name: str) -> None:
     expect(judged(forward, forward, init=candidates, models_init=models), reason)
 
 
-@pytest.mark.parametrize("name", LEFT_BEHIND)
+@pytest.mark.parametrize("name", LEFT_AGAIN)
 def test_what_a_call_leaves_behind(judged: Callable[..., Report], name: str) -> None:
-    model, candidate, reason = LEFT_BEHIND[name]
+    model, candidate, reason = LEFT_AGAIN[name]
     expect(judged(candidate, model), reason)
 
 

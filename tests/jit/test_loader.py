@@ -247,8 +247,8 @@ def test_inputs_are_prepared_before_the_weights(monkeypatch: pytest.MonkeyPatch)
     assert (inputs[1].grid, inputs[1].block, inputs[1].shmem_size) == (8 * 132, 256, 64 * (64 + 2) * 2)
     assert weights[2:] == ("of weights", 200, 6000)
     assert kernel[2:7] == kernel_alone[2:7] == ("kernel", 5000, 6000, 0, 400)
-    for behind_ours in (weights, kernel, kernel_alone):
-        assert behind_ours[1].programmatic_stream_serialization
+    for epilogue_ours in (weights, kernel, kernel_alone):
+        assert epilogue_ours[1].programmatic_stream_serialization
     for first in (inputs, inputs_alone):
         assert not first[1].programmatic_stream_serialization
     launch.prepare(200)

@@ -59,7 +59,7 @@ def random_tensors(problem: Problem) -> Tensors:
 
 def operand_shapes(problem: Problem) -> list[tuple[int, ...]]:
     """Of what the layer's program reads."""
-    operands = parse(problem.layer.tail).operands if problem.layer.tail else ()
+    operands = parse(problem.layer.epilogue).operands if problem.layer.epilogue else ()
     return [shape_of(operand.kind, problem.output_shape) for operand in operands]
 
 
@@ -91,9 +91,9 @@ def reference(problem: Problem, tensors: Tensors, units: float = 8) -> tuple[tor
     exact = conv_transpose(x, weight, bias, problem)
     magnitude = conv_transpose(x.abs(), weight.abs(), None if bias is None else bias.abs(), problem)
     allowed = units * _SUMMED[layer.precision] * magnitude
-    if layer.tail:
+    if layer.epilogue:
         sums = Interval(exact - allowed, exact + allowed)
-        low, high = bounds(parse(layer.tail), sums, tensors.operands, 2 * _SUMMED[layer.precision])
+        low, high = bounds(parse(layer.epilogue), sums, tensors.operands, 2 * _SUMMED[layer.precision])
         exact, allowed = (low + high) / 2, (high - low) / 2
     smallest = torch.finfo(getattr(torch, layer.dtype)).smallest_normal
     return exact, allowed + _STORED[layer.precision] * (exact.abs() + allowed + smallest)

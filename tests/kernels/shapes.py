@@ -13,7 +13,7 @@ from typing import Any
 
 import tconv.emulator
 from tconv.kernels import source
-from tconv.kernels.source import Launched
+from tconv.kernels.source import LaunchNumbers
 from tconv.planner import FAMILIES, Kernel
 from tconv.problem import Layer, Problem
 
@@ -68,11 +68,11 @@ def _used(layer: Layer) -> list[bool]:
 
 
 def _launched(kernel: Kernel[Any], problem: Problem) -> dict[str, int]:
-    """`Launched` by the planner's rules."""
+    """`LaunchNumbers` by the planner's rules."""
     family = FAMILIES[kernel.family]
-    of_kernel = family.launching(kernel.layer, kernel.tile, _MULTIPROCESSORS)
+    of_kernel = family.launch_traits(kernel.layer, kernel.tile, _MULTIPROCESSORS)
     inputs = family.input_preparation(of_kernel)
-    numbers = Launched(
+    numbers = LaunchNumbers(
         blocks=family.rules.grid(problem, kernel.layer, of_kernel),
         counted=family.rules.counted(problem, kernel.layer, of_kernel),
         threads=of_kernel.threads,

@@ -34,7 +34,7 @@ def test_is_exact_on_integers(name):
     instance = PROGRAMMED[name]
     tensors = integer_tensors(instance.problem)
     sums = conv_transpose(*(None if t is None else t.double() for t in tensors[:3]), instance.problem)
-    exact = evaluate(parse(instance.problem.layer.tail), sums, tensors.operands)
+    exact = evaluate(parse(instance.problem.layer.epilogue), sums, tensors.operands)
     assert torch.equal(emulate(instance, tensors), exact.to(tensors.x.dtype))
 
 

@@ -58,8 +58,8 @@ def as_gpu(monkeypatch: pytest.MonkeyPatch) -> Launched:
                 layer.groups,
                 layer.dilation[used],
             )
-            if layer.tail:
-                result = evaluate(parse(layer.tail), result, _read_at(operands, plan))
+            if layer.epilogue:
+                result = evaluate(parse(layer.epilogue), result, _read_at(operands, plan))
             _stored_at(y, problem.output_shape, dtype, plan).copy_(result)
 
         def prepare(self, weight: int, memory: torch.Tensor | None = None) -> torch.Tensor:
@@ -109,7 +109,7 @@ def _read_at(operands: tuple[int, ...], plan: Plan) -> list[torch.Tensor]:
     """What the program of a plan's layer reads: of all outputs as they lie, of others one after the other."""
     problem = plan.problem
     dtype, found = getattr(torch, problem.layer.dtype), []
-    for operand, address in zip(parse(problem.layer.tail).operands, operands, strict=True):
+    for operand, address in zip(parse(problem.layer.epilogue).operands, operands, strict=True):
         shape = shape_of(operand.kind, problem.output_shape)
         found.append(
             _stored_at(address, shape, dtype, plan) if operand.kind == "output" else _at(address, shape, dtype)

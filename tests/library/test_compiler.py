@@ -24,14 +24,14 @@ pytestmark = pytest.mark.rotates(6)
 def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """CPU tensors are taken for a GPU's; lists the programs that graphs call, and an empty one for a layer alone."""
     found: list[str] = []
-    of_pass = compiler.FuseTails.__call__
+    of_pass = compiler.FuseEpilogues.__call__
 
-    def note(self: compiler.FuseTails, graph: Graph) -> None:
+    def note(self: compiler.FuseEpilogues, graph: Graph) -> None:
         of_pass(self, graph)
-        names = {compiler._LAYER_WITH_TAIL: lambda node: node.args[8], compiler._LAYER: lambda node: ""}
+        names = {compiler._LAYER_WITH_EPILOGUE: lambda node: node.args[8], compiler._LAYER: lambda node: ""}
         found.extend(names[node.target](node) for node in graph.nodes if node.target in names)
 
-    monkeypatch.setattr(compiler.FuseTails, "__call__", note)
+    monkeypatch.setattr(compiler.FuseEpilogues, "__call__", note)
     monkeypatch.setattr(compiler, "_is_ours", lambda value: True)
     monkeypatch.setattr(compiler, "why_pytorch", lambda call: None)
     monkeypatch.setattr(loader, "gpu_of", lambda device: Gpu.h200())
@@ -43,7 +43,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 
 class Up(nn.Module):
-    """A layer and what stands behind it."""
+    """A layer and its epilogue."""
 
     def __init__(self, behind: Callable[..., Any], dims: int = 2) -> None:
         super().__init__()
@@ -181,8 +181,8 @@ def test_the_users_own_pass_runs_too(calls: list[str]) -> None:
     own = Own()
     compare(Up(lambda m, y: torch.relu(y)), X, options={"post_grad_custom_pre_pass": own})
     assert own.graphs == 1 and calls == ["max(y, 0)"]
-    assert "own" in compiler.FuseTails(own).uuid()
-    assert compiler.FuseTails(lambda graph: None).uuid() is None
+    assert "own" in compiler.FuseEpilogues(own).uuid()
+    assert compiler.FuseEpilogues(lambda graph: None).uuid() is None
 
 
 def test_modes(calls: list[str]) -> None:

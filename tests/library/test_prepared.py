@@ -36,9 +36,9 @@ class Calls(list[tuple[Any, ...]]):
             return getattr(graph.owning_module, str(argument.target)) if is_constant else argument
 
         for node in graph.nodes:
-            if node.target is ops.LAYER_WITH_TAIL and node.args[10]:
+            if node.target is ops.LAYER_WITH_EPILOGUE and node.args[10]:
                 self.append(tuple(map(value, node.args)))
-            elif node.target in (ops.LAYER, ops.LAYER_WITH_TAIL):
+            elif node.target in (ops.LAYER, ops.LAYER_WITH_EPILOGUE):
                 self.others.append(node.target)
 
 
@@ -59,13 +59,13 @@ def insist(monkeypatch: pytest.MonkeyPatch, as_gpu: Any) -> Callable[..., None]:
 def calls(insist: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> Iterator[Calls]:
     """CPU tensors are taken for a GPU's."""
     found = Calls()
-    of_pass = compiler.FuseTails.__call__
+    of_pass = compiler.FuseEpilogues.__call__
 
-    def note(self: compiler.FuseTails, graph: Graph) -> None:
+    def note(self: compiler.FuseEpilogues, graph: Graph) -> None:
         of_pass(self, graph)
         found.note(graph)
 
-    monkeypatch.setattr(compiler.FuseTails, "__call__", note)
+    monkeypatch.setattr(compiler.FuseEpilogues, "__call__", note)
     monkeypatch.setattr(compiler, "_is_ours", lambda value: True)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
     torch._dynamo.reset()
@@ -75,15 +75,15 @@ def calls(insist: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> Itera
 
 
 class Up(nn.Module):
-    """A layer, and a ReLU behind it if there is a tail."""
+    """A layer, and a ReLU behind it if there is an epilogue."""
 
-    def __init__(self, tail: bool = True) -> None:
+    def __init__(self, epilogue: bool = True) -> None:
         super().__init__()
-        self.up, self.tail = nn.ConvTranspose2d(32, 16, 3, 2), tail
+        self.up, self.epilogue = nn.ConvTranspose2d(32, 16, 3, 2), epilogue
         self.eval()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.relu(self.up(x)) if self.tail else self.up(x)
+        return torch.relu(self.up(x)) if self.epilogue else self.up(x)
 
 
 X = torch.randn(2, 32, 8, 8, generator=torch.Generator().manual_seed(1))
@@ -98,19 +98,19 @@ def compare(model: nn.Module, *inputs: torch.Tensor, freezing: bool = True, **op
 
 def run_as_cuda(call: tuple[Any, ...], model: nn.Module) -> None:
     """What a GPU would run, beside what the model does."""
-    got = ops._cuda_tail(X, *call[1:])
+    got = ops._cuda_epilogue(X, *call[1:])
     expected = model(X)
     assert got.stride() == expected.stride()
     torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("tail", [False, True])
-def test_frozen_weights_are_a_constant_of_the_graph(tail: bool, calls: Calls, as_gpu: Any) -> None:
-    model = Up(tail)
+@pytest.mark.parametrize("epilogue", [False, True])
+def test_frozen_weights_are_a_constant_of_the_graph(epilogue: bool, calls: Calls, as_gpu: Any) -> None:
+    model = Up(epilogue)
     compare(model, X)
     (call,) = calls
     assert calls.others == [] and len(as_gpu.prepared) == 1
-    assert call[8] == ("max(y, 0)" if tail else "")
+    assert call[8] == ("max(y, 0)" if epilogue else "")
     for _ in range(2):
         run_as_cuda(call, model)
     assert len(as_gpu) == 2 and len(as_gpu.prepared) == 1, "they were prepared once"
@@ -153,11 +153,11 @@ def test_weights_in_another_layout(calls: Calls, as_gpu: Any) -> None:
     assert len(as_gpu.prepared) == 1
 
 
-@pytest.mark.parametrize("tail", [False, True])
+@pytest.mark.parametrize("epilogue", [False, True])
 def test_another_kernel_than_the_one_that_they_were_prepared_for(
-    tail: bool, calls: Calls, as_gpu: Any, insist: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    epilogue: bool, calls: Calls, as_gpu: Any, insist: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = Up(tail)
+    model = Up(epilogue)
     compare(model, X)
     before = torch.backends.cudnn.allow_tf32
     for allowed, prepared in ((not before, 2), (before, 2), (not before, 3)):
@@ -175,13 +175,13 @@ def test_another_kernel_than_the_one_that_they_were_prepared_for(
 
 def test_without_freezing_nothing_is_kept(calls: Calls, as_gpu: Any) -> None:
     compare(Up(), X, freezing=False)
-    assert calls == [] and calls.others == [ops.LAYER_WITH_TAIL] and as_gpu.prepared == []
+    assert calls == [] and calls.others == [ops.LAYER_WITH_EPILOGUE] and as_gpu.prepared == []
 
 
 def test_kernels_that_take_weights_as_they_are(calls: Calls, as_gpu: Any, insist: Callable[..., None]) -> None:
     insist(family="direct")
     compare(Up(), X)
-    assert calls == [] and calls.others == [ops.LAYER_WITH_TAIL] and as_gpu.prepared == []
+    assert calls == [] and calls.others == [ops.LAYER_WITH_EPILOGUE] and as_gpu.prepared == []
 
 
 def test_weights_that_are_given_with_each_call(calls: Calls, as_gpu: Any) -> None:
@@ -190,12 +190,12 @@ def test_weights_that_are_given_with_each_call(calls: Calls, as_gpu: Any) -> Non
             return torch.relu(nn.functional.conv_transpose2d(x, weight, None, 2))
 
     compare(Given(), X, torch.randn(32, 16, 3, 3))
-    assert calls == [] and calls.others == [ops.LAYER_WITH_TAIL] and as_gpu.prepared == []
+    assert calls == [] and calls.others == [ops.LAYER_WITH_EPILOGUE] and as_gpu.prepared == []
 
 
 def test_sizes_that_are_not_known(calls: Calls, as_gpu: Any) -> None:
     compare(Up(), X, dynamic=True)
-    assert calls == [] and calls.others == [ops.LAYER_WITH_TAIL] and as_gpu.prepared == []
+    assert calls == [] and calls.others == [ops.LAYER_WITH_EPILOGUE] and as_gpu.prepared == []
 
 
 def test_too_little_memory(calls: Calls, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
@@ -205,7 +205,7 @@ def test_too_little_memory(calls: Calls, monkeypatch: pytest.MonkeyPatch, caplog
     monkeypatch.setattr(loader.Launcher, "prepare", fails)
     with caplog.at_level(logging.INFO, "tconv"):
         compare(Up(), X)
-    assert calls == [] and calls.others == [ops.LAYER_WITH_TAIL] and "no memory to keep it prepared" in caplog.text
+    assert calls == [] and calls.others == [ops.LAYER_WITH_EPILOGUE] and "no memory to keep it prepared" in caplog.text
 
 
 def test_a_model_gets_nothing_of_another_from_inductors_cache(
@@ -218,9 +218,9 @@ def test_a_model_gets_nothing_of_another_from_inductors_cache(
             torch._dynamo.reset()
             compare(Up(), X)
     assert len(calls) == 2
-    assert compiler.FuseTails().uuid()
+    assert compiler.FuseEpilogues().uuid()
     with torch._inductor.config.patch(FREEZING):
-        assert compiler.FuseTails().uuid() is None
+        assert compiler.FuseEpilogues().uuid() is None
 
 
 def test_freezing_among_the_options_is_too_late(calls: Calls, caplog: pytest.LogCaptureFixture) -> None:
@@ -228,14 +228,14 @@ def test_freezing_among_the_options_is_too_late(calls: Calls, caplog: pytest.Log
     assert calls == [] and "freezing among the options comes too late" in caplog.text
 
 
-@pytest.mark.parametrize("tail", ["", "max(y, 0) * channel1 + output0"])
+@pytest.mark.parametrize("epilogue", ["", "max(y, 0) * channel1 + output0"])
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
-def test_the_operator(tail: str, memory_format: torch.memory_format) -> None:
+def test_the_operator(epilogue: str, memory_format: torch.memory_format) -> None:
     x, weight, bias = X.to(memory_format=memory_format), torch.randn(32, 16, 3, 3), torch.randn(16)
     plain = nn.functional.conv_transpose2d(x, weight, bias, 2)
-    operands = [torch.randn_like(plain), torch.randn(1, 16, 1, 1)] if tail else []
-    call = (x, weight, bias, *CALL, tail, operands, [torch.zeros(64, dtype=torch.uint8)], ["of no kernel"])
-    got = ops.LAYER_WITH_TAIL(*call)
-    torch.testing.assert_close(got, torch.relu(plain) * operands[1] + operands[0] if tail else plain)
+    operands = [torch.randn_like(plain), torch.randn(1, 16, 1, 1)] if epilogue else []
+    call = (x, weight, bias, *CALL, epilogue, operands, [torch.zeros(64, dtype=torch.uint8)], ["of no kernel"])
+    got = ops.LAYER_WITH_EPILOGUE(*call)
+    torch.testing.assert_close(got, torch.relu(plain) * operands[1] + operands[0] if epilogue else plain)
     assert got.stride() == plain.stride()
-    torch.library.opcheck(ops.LAYER_WITH_TAIL, call, test_utils=("test_schema", "test_faketensor"))
+    torch.library.opcheck(ops.LAYER_WITH_EPILOGUE, call, test_utils=("test_schema", "test_faketensor"))

@@ -45,20 +45,20 @@ def prepared(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[torch.Tensor]]:
 
 
 class Model(nn.Module):
-    """Two layers; behind each something that fuses, if there is a tail, else something that does not."""
+    """Two layers; behind each something that fuses, if there is an epilogue, else something that does not."""
 
-    def __init__(self, tail: bool = True) -> None:
+    def __init__(self, epilogue: bool = True) -> None:
         super().__init__()
         torch.manual_seed(3)
         self.first, self.norm = nn.ConvTranspose2d(64, 64, 4, 2, 1), nn.BatchNorm2d(64)
         self.second, self.conv = nn.ConvTranspose2d(64, 32, 3, 2, 1, 1), nn.Conv2d(32, 8, 3)
         for values in (self.norm.weight, self.norm.bias, self.norm.running_mean):
             nn.init.normal_(values)  # type: ignore[arg-type]
-        self.tail = tail
+        self.epilogue = epilogue
         self.eval().cuda()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.tail:
+        if self.epilogue:
             x = self.second(functional.silu(self.norm(self.first(x))))
             return torch.tanh(self.conv(functional.leaky_relu(x, 0.2)))
         return torch.tanh(self.conv(self.second(self.first(x).cumsum(2) / 32).cumsum(3) / 32))
@@ -77,11 +77,11 @@ def near(got: torch.Tensor, expected: torch.Tensor) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize("mode", [None, "reduce-overhead"])
-@pytest.mark.parametrize("tail", [False, True])
+@pytest.mark.parametrize("epilogue", [False, True])
 def test_weights_are_prepared_once(
-    tail: bool, mode: str | None, last: bool, dtype: torch.dtype, prepared: list[torch.Tensor]
+    epilogue: bool, mode: str | None, last: bool, dtype: torch.dtype, prepared: list[torch.Tensor]
 ) -> None:
-    model = Model(tail).to(dtype)
+    model = Model(epilogue).to(dtype)
     exact = copy.deepcopy(model).double()
     compiled = torch.compile(model, backend=backend, mode=mode)
     for call in range(5):
@@ -140,10 +140,10 @@ def test_the_operator_with_another_kernels_weights(
     bytes_of_none = torch.zeros(64, dtype=torch.uint8, device="cuda")
     call = (x, weight, None, [2, 2], [1, 1], [0, 0], 1, [1, 1], "max(y, 0)", [], [bytes_of_none], ["of no kernel"])
     expected = torch.relu(functional.conv_transpose2d(x, weight, None, 2, 1))
-    near(ops.LAYER_WITH_TAIL(*call), expected)
+    near(ops.LAYER_WITH_EPILOGUE(*call), expected)
     assert len(prepared) == 1
     monkeypatch.setattr(ops, "find_route", lambda *_: None)
-    near(ops.LAYER_WITH_TAIL(*call), expected)
+    near(ops.LAYER_WITH_EPILOGUE(*call), expected)
 
 
 @pytest.mark.parametrize("family", ["mma", "wgmma", None])

@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.nn import functional
 
 import tconv
-from tconv import ops, slices, tails
+from tconv import epilogues, ops, slices
+from tconv.epilogues import Epilogue
 from tconv.slices import Slice, slice_of
-from tconv.tails import Tail
 
 LAST = torch.channels_last
 
@@ -64,7 +64,7 @@ def test_on_a_cpu_it_is_copied() -> None:
     out = larger[:, 4:7]
     assert tconv.conv_transpose2d(x, weight, bias, 2, output_padding=1, out=out) is out
     assert torch.equal(out, expected) and larger[:, :4].eq(0).all() and larger[:, 7:].eq(0).all()
-    tconv.conv_transpose2d(x, weight, bias, 2, output_padding=1, out=out, tail=Tail(torch.tanh))
+    tconv.conv_transpose2d(x, weight, bias, 2, output_padding=1, out=out, epilogue=Epilogue(torch.tanh))
     assert torch.equal(out, expected.tanh())
     single = whole(3, *expected.shape[2:])
     tconv.conv_transpose2d(x[1], weight, bias, 2, output_padding=1, out=single)
@@ -107,12 +107,12 @@ def test_under_a_compiler_it_is_a_copy() -> None:
     assert torch.equal(result, larger * 2)
 
 
-def test_a_tail_under_a_compiler_is_no_break_in_its_graph() -> None:
+def test_a_epilogue_under_a_compiler_is_no_break_in_its_graph() -> None:
     x, weight, bias = drawn()
-    tail = Tail(torch.tanh)
+    epilogue = Epilogue(torch.tanh)
 
     def call(x: Tensor) -> Tensor:
-        return tconv.conv_transpose2d(x, weight, bias, 2, tail=tail) + 1
+        return tconv.conv_transpose2d(x, weight, bias, 2, epilogue=epilogue) + 1
 
     compiled = torch.compile(call, backend="aot_eager", fullgraph=True)
     assert torch.allclose(compiled(x), functional.conv_transpose2d(x, weight, bias, 2).tanh() + 1)
@@ -127,16 +127,23 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> Told:
     told: Told = []
 
     def write(
-        dims: int, x: Tensor, weight: Tensor, bias: Tensor | None, arguments: Any, out: Tensor, place: Any, *tail: Any
+        dims: int,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        arguments: Any,
+        out: Tensor,
+        place: Any,
+        *epilogue: Any,
     ) -> bool:
-        told.append((place, *tail))
+        told.append((place, *epilogue))
         if place[1]:
             return False
         out.copy_(functional.conv_transpose2d(x, weight, bias, *arguments))
         return True
 
-    why_apart: Callable[..., str | None] = tails.why_apart
-    monkeypatch.setattr(tails, "why_apart", lambda *tensors: why_apart(*tensors, anywhere=True))
+    why_apart: Callable[..., str | None] = epilogues.why_apart
+    monkeypatch.setattr(epilogues, "why_apart", lambda *tensors: why_apart(*tensors, anywhere=True))
     monkeypatch.setattr(ops, "write", write)
     return told
 
@@ -149,8 +156,8 @@ def test_kernels_are_told_the_place(kernels: Told) -> None:
     assert kernels == [(Slice(9, False), "", [])] and torch.equal(out, expected)
     kernels.clear()
     scale = torch.rand(3, 1, 1)
-    tail = Tail(lambda y, scale: torch.relu(y) * scale)
-    tconv.conv_transpose2d(x, weight, bias, 2, out=out, tail=tail, tail_inputs=(scale,))
+    epilogue = Epilogue(lambda y, scale: torch.relu(y) * scale)
+    tconv.conv_transpose2d(x, weight, bias, 2, out=out, epilogue=epilogue, epilogue_inputs=(scale,))
     (place, program, operands) = kernels[0]
     assert (place, program) == (Slice(9, False), "max(y, 0) * channel0") and operands[0] is scale
 
@@ -164,23 +171,23 @@ def test_a_kernel_of_another_format_does_not_write(kernels: Told) -> None:
 
 
 @pytest.mark.parametrize(
-    ("out", "tail"),
+    ("out", "epilogue"),
     [
         (whole(2, 6, 9, 11)[:, ::2], None),
-        (whole(2, 10, 9, 11)[:, 2:5], Tail(lambda y, skip: y + skip)),
+        (whole(2, 10, 9, 11)[:, 2:5], Epilogue(lambda y, skip: y + skip)),
         (torch.empty(1 + 2 * 3 * 8 * 12, dtype=torch.float32)[1:].view(2, 3, 8, 12), None),
         (whole(2, 7, 9, 11).to(memory_format=LAST)[:, :3], None),
         (whole(2, 8, 9, 11).to(memory_format=LAST)[:, 1:4], None),
     ],
 )
-def test_what_no_kernel_can_write_is_copied(out: Tensor, tail: Tail | None, kernels: Told) -> None:
+def test_what_no_kernel_can_write_is_copied(out: Tensor, epilogue: Epilogue | None, kernels: Told) -> None:
     x, weight, bias = drawn()
     sizes = {"output_padding": 1} if out.shape[-1] == 12 else {}
     padding = {"padding": 1} if out.shape[-1] == 12 else {}
     if out.shape[-1] == 12:
         x, sizes, padding = torch.randn(2, 5, 4, 6), {"output_padding": 1}, {"padding": 1}
-    skip = (torch.rand(out.shape),) if tail else ()
-    tconv.conv_transpose2d(x, weight, bias, 2, **padding, **sizes, out=out, tail=tail, tail_inputs=skip)
+    skip = (torch.rand(out.shape),) if epilogue else ()
+    tconv.conv_transpose2d(x, weight, bias, 2, **padding, **sizes, out=out, epilogue=epilogue, epilogue_inputs=skip)
     expected = functional.conv_transpose2d(x, weight, bias, 2, **padding, **sizes)
     assert kernels == [] and torch.equal(out, expected + skip[0] if skip else expected)
 

@@ -34,12 +34,12 @@ def insists(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     settings.cache_clear()
 
 
-@pytest.mark.parametrize("tail", [None, tconv.Tail(torch.relu)])
+@pytest.mark.parametrize("epilogue", [None, tconv.Epilogue(torch.relu)])
 @pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("name", LAYERS)
 def test_they_are_the_results(
-    name: str, dtype: torch.dtype, last: bool, tail: Any, monkeypatch: pytest.MonkeyPatch
+    name: str, dtype: torch.dtype, last: bool, epilogue: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shape, weight_shape, stride = LAYERS[name]
     dims = len(shape) - 2
@@ -51,7 +51,7 @@ def test_they_are_the_results(
     format: Any = {1: torch.contiguous_format, 2: torch.channels_last, 3: torch.channels_last_3d}[dims]
     x = x.to(memory_format=format) if last else x
     call = getattr(tconv, f"conv_transpose{dims}d")
-    expected = call(x, weight, None, stride, tail=tail) if tail else call(x, weight, None, stride)
+    expected = call(x, weight, None, stride, epilogue=epilogue) if epilogue else call(x, weight, None, stride)
     channels = expected.shape[1]
     larger = torch.full((len(x), channels + 24, *expected.shape[2:]), float("nan"), device="cuda", dtype=dtype)
     larger = larger.to(memory_format=format) if last else larger
@@ -63,9 +63,9 @@ def test_they_are_the_results(
         return written[-1]
 
     monkeypatch.setattr(ops, "write", noted)
-    call(x, weight, None, stride, tail=tail, out=larger[:, 8 : 8 + channels])
+    call(x, weight, None, stride, epilogue=epilogue, out=larger[:, 8 : 8 + channels])
     assert torch.equal(larger[:, 8 : 8 + channels], expected)
     assert larger[:, :8].isnan().all() and larger[:, 8 + channels :].isnan().all()
     theirs = getattr(functional, f"conv_transpose{dims}d")(x, weight, None, stride)
-    torch.testing.assert_close(expected, tail(theirs) if tail else theirs, rtol=1e-2, atol=1e-2)
+    torch.testing.assert_close(expected, epilogue(theirs) if epilogue else theirs, rtol=1e-2, atol=1e-2)
     assert written == [True] or last, "contiguous tensors are written by every family"

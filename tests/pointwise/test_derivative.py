@@ -136,8 +136,8 @@ def test_the_gradient_of_where_goes_to_the_branch_that_is_taken() -> None:
 
 
 LAYER, GIVEN = ("layer", 1.0), ("given", 1.0)
-#: Tails with what they compute, and whence the gradients of their operands come, "" where programs give them.
-TAILS: dict[str, tuple[Callable[..., Tensor], tuple[Source | Literal[""] | None, ...]]] = {
+#: Epilogues with what they compute, and whence the gradients of their operands come, "" where programs give them.
+EPILOGUES: dict[str, tuple[Callable[..., Tensor], tuple[Source | Literal[""] | None, ...]]] = {
     "t0 = add(y, output0); t1 = relu(t0); add(t1, output1)": (lambda y, a, b: torch.relu(y + a) + b, (LAYER, GIVEN)),
     "t0 = sub(y, output0); t1 = mul(t0, t0); mul(t1, output1)": (
         lambda y, a, b: (y - a) ** 2 * b,
@@ -168,9 +168,9 @@ TAILS: dict[str, tuple[Callable[..., Tensor], tuple[Source | Literal[""] | None,
 }
 
 
-@pytest.mark.parametrize("calls", TAILS)
-def test_the_gradients_of_a_tail_are_pytorchs(calls: str) -> None:
-    function, sources = TAILS[calls]
+@pytest.mark.parametrize("calls", EPILOGUES)
+def test_the_gradients_of_a_epilogue_are_pytorchs(calls: str) -> None:
+    function, sources = EPILOGUES[calls]
     gradient = gradient_of(calls)
     assert ["" if isinstance(each, Computed) else each for each in gradient.sources] == list(sources)
     generator = torch.Generator().manual_seed(0)

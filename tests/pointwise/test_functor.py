@@ -7,14 +7,14 @@ import torch
 
 from tconv.emulator import run
 from tconv.jit.loader import gpu_of, load
-from tconv.kernels.source import header_directory, launching, unit
+from tconv.kernels.source import header_directory, launch_numbers, unit
 from tconv.planner import Kernel
 from tconv.planner.direct.builder import default_tile
 from tconv.pointwise.evaluate import evaluate
 from tconv.pointwise.operations import OPERATIONS
 from tconv.pointwise.program import parse
 from tconv.problem import Layer, Precision, Problem
-from tconv.sandbox.cut import Cut, told
+from tconv.sandbox.cut import Cut, launch_of
 from tconv.sandbox.emulated import ask, launches
 
 NAME = "tconv_kernel"
@@ -60,8 +60,8 @@ def operands() -> tuple[torch.Tensor, torch.Tensor]:
 
 def kernel_of(text: str, precision: Precision, count: int) -> tuple[str, Problem]:
     """A layer of one channel, whose weight is 1."""
-    layer = Layer(1, 1, 1, (1, 1, 1), precision=precision, tail=text)
-    source = unit(Kernel("direct", layer, default_tile(layer)), NAME) + launching(NAME, False)
+    layer = Layer(1, 1, 1, (1, 1, 1), precision=precision, epilogue=text)
+    source = unit(Kernel("direct", layer, default_tile(layer)), NAME) + launch_numbers(NAME, False)
     return source, Problem(layer, 1, (1, 1, count))
 
 
@@ -84,7 +84,7 @@ def test_equals_pytorch(text: str, precision: Precision) -> None:
     )
     source, problem = kernel_of(text, precision, len(x))
     y, weight = torch.zeros_like(x), torch.ones_like(x[:1])
-    how = told(Cut(source, NAME), problem, 1, ask)
+    how = launch_of(Cut(source, NAME), problem, 1, ask)
     read = [other] * len(parse(text).operands)
     run(source, launches(NAME, how, problem, x, weight, None, y, read))
     check(y, text, x, other, precision)
@@ -104,7 +104,7 @@ def test_equals_pytorch_on_gpu(precision: Precision) -> None:
             values.to(getattr(torch, Layer(1, 1, 1, (1, 1, 1), precision=precision).dtype)) for values in operands()
         )
         source, problem = kernel_of(text, precision, len(x))
-        how = told(Cut(source, NAME), problem, 1, ask)
+        how = launch_of(Cut(source, NAME), problem, 1, ask)
         cubin = compile_source(source, gpu_of(0).arch, headers=header_directory()).cubin
         function = load(cubin, NAME, how.shared_bytes, 0)
         device = [values.cuda() for values in (x, torch.ones_like(x[:1]), torch.zeros_like(x), other)]

@@ -315,11 +315,11 @@ def test_model_as_another_name_of_a_class(model_file: Write) -> None:
 
 def test_a_class_that_is_indented_by_tabs(model_file: Write) -> None:
     head, class_text = model("", "return self.up(F.conv_transpose2d(x, self.weight))").split("class Model")
-    class_text, tail = class_text.split("def get_inputs")
+    class_text, epilogue = class_text.split("def get_inputs")
     lines = ["class Model" + class_text.splitlines()[0], *class_text.splitlines()[1:]]
     tabbed = "\n".join("\t" + line.replace("    ", "\t") for line in lines)
     path = model_file("")
-    path.write_text(f"{head}if True:\n{tabbed}\ndef get_inputs{tail}", encoding="utf-8")
+    path.write_text(f"{head}if True:\n{tabbed}\ndef get_inputs{epilogue}", encoding="utf-8")
     assert optimized(path).written
 
 
@@ -366,7 +366,7 @@ def test_what_pytorch_must_run_is_left_to_it_and_the_rest_is_written(model_file:
     outcome = optimized(model_file(text))
     assert outcome.written, outcome.reasons
     assert {check.layer.name for check in outcome.replaced} == {"up", "mask"}
-    assert all(check.layer.behind for check in outcome.replaced)
+    assert all(check.layer.kernel_epilogues for check in outcome.replaced)
     transform = "a functorch transform (vmap, grad, jvp) is active"
     assert {name.partition(", line")[0]: reason for name, reason in outcome.left.items()} == {
         "line 18": transform,

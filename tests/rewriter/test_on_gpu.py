@@ -115,7 +115,7 @@ def test_built_equal_and_timed(model_file: Callable[[str], Path]) -> None:
     torch.testing.assert_close(compiled(x), ours(x), rtol=1e-5, atol=1e-5)
 
 
-def test_tails_are_built_and_equal(model_file: Callable[[str], Path]) -> None:
+def test_epilogues_are_built_and_equal(model_file: Callable[[str], Path]) -> None:
     """Programs and a part of a concatenation, under both settings of gradients, in a CUDA graph, and to a compiler."""
     if shutil.which("nvcc") is None:
         pytest.skip("needs nvcc")
@@ -142,7 +142,7 @@ def test_tails_are_built_and_equal(model_file: Callable[[str], Path]) -> None:
     output = path.with_name("out.py")
     outcome = optimize(Request(path, output, bench=False, types=("bfloat16",)))
     assert outcome.written and outcome.equal and outcome.mistakes == (), outcome.reasons
-    assert sum(bool(each.program) for layer in outcome.layers for each in layer.layer.behind) == 3
+    assert sum(bool(each.program) for layer in outcome.layers for each in layer.layer.kernel_epilogues) == 3
     theirs, ours = load(path).construct(0).cuda().eval(), load(output, CANDIDATE).construct(0).cuda().eval()
     ours.load_state_dict(theirs.state_dict())
     given = [t.cuda() for t in load(path).make_inputs(1)]
@@ -192,7 +192,7 @@ def test_gradients_behind_layers_are_kernels(model_file: Callable[[str], Path]) 
     output = path.with_name("out.py")
     outcome = optimize(Request(path, output, bench=False, types=("bfloat16",)))
     assert outcome.written and outcome.equal and outcome.mistakes == (), outcome.reasons
-    assert sum(each.backward for layer in outcome.layers for each in layer.layer.behind) == 1
+    assert sum(each.backward for layer in outcome.layers for each in layer.layer.kernel_epilogues) == 1
     theirs, ours = load(path).construct(0).cuda(), load(output, CANDIDATE).construct(0).cuda()
     ours.load_state_dict(theirs.state_dict())
     given = [t.cuda() for t in load(path).make_inputs(1)]

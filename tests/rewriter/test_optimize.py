@@ -37,7 +37,7 @@ from tconv.rewriter.outcome import Outcome, Request, to_dict
 from tconv.rewriter.output import draft
 from tconv.rewriter.pipeline import plan_layers
 from tconv.rewriter.run import optimize
-from tconv.sandbox.cut import cut_of, told
+from tconv.sandbox.cut import cut_of, launch_of
 from tconv.sandbox.emulated import ask, install
 from tconv.sandbox.model_file import ModelFileError, load
 from tconv.sandbox.trace import trace
@@ -146,7 +146,7 @@ def test_a_model_that_nobody_can_judge_is_written_and_says_so(model_file: Write)
     outcome = optimize(request_for(model))
     assert outcome.written and outcome.report is None and outcome.unjudged
     (layer,) = outcome.layers
-    assert layer.verdict is not None and layer.verdict.equal and layer.layer.behind, "each layer is judged"
+    assert layer.verdict is not None and layer.verdict.equal and layer.layer.kernel_epilogues, "each layer is judged"
     note = next(each for each in outcome.not_checked if each.startswith("the whole file: "))
     assert "called twice on the same inputs" in note and "gives two results" in note
     assert _summary(outcome)[0].startswith("each layer equal") and "the whole file not judged" in _summary(outcome)[0]
@@ -546,6 +546,6 @@ def test_one_layer_at_two_sizes_is_one_kernel(model_file: Write) -> None:
     for planned in (large, small):
         problem = planned.plan.problem
         ((kernel,),) = file["_RECORDED"].values()
-        how = told(cut_of(kernel, file["_CUDA"]), problem, gpu.multiprocessors, ask)
+        how = launch_of(cut_of(kernel, file["_CUDA"]), problem, gpu.multiprocessors, ask)
         assert (how.grid, how.threads) == (planned.plan.grid, planned.plan.kernel.threads)
         assert not kernel.tf32

@@ -272,7 +272,7 @@ def test_the_page_has_every_layer(job: Callable[..., Outcome]) -> None:
     shown = page(to_dict(job({"a": SLOW, "b.0": FAST, CALL: FAST}, only_faster=True)))
     assert [name for name in ("a", "b.0", CALL) if f"<h3><code>{name}</code>" in shown] == ["a", "b.0", CALL]
     assert "to PyTorch: slower than PyTorch here" in shown and shown.count("3.00x") == 2
-    # Behind the file's two charts, of each of the two layers: PyTorch, tconv and the floor, then the error, PyTorch's
+    # After the file's two charts, of each of the two layers: PyTorch, tconv and the floor, then the error, PyTorch's
     # own and the allowed one.
     assert re.findall(r"\"width: ([0-9.]+)%", shown)[6:] == 2 * ["100.00", "33.33", "16.67", "50.00", "50.00", "100.00"]
 

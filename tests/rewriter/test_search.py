@@ -23,7 +23,7 @@ from tconv.tuning.measure import Answer, Discarded
 H200 = Gpu.h200()
 UP = Problem(Layer(2, 64, 64, (1, 4, 4), (1, 2, 2), (0, 1, 1), precision="fp16"), 2, (1, 32, 32))
 LAST = Problem(Layer(2, 64, 32, (1, 4, 4), (1, 2, 2), (0, 1, 1), precision="fp16"), 2, (1, 32, 32))
-TRACE = Trace((TracedLayer("up", UP), TracedLayer("again", UP), TracedLayer("last", LAST, tails=("relu",))))
+TRACE = Trace((TracedLayer("up", UP), TracedLayer("again", UP), TracedLayer("last", LAST, epilogues=("relu",))))
 KEPT: list[dict[Question, Tuned]] = []
 
 
@@ -93,7 +93,7 @@ def test_a_layer_is_measured_with_its_program(searched: Any) -> None:
     found = searched(alone, programs=programs)
     assert [answer.job.name for answer in found.answers] == ["last"]
     (question,) = found.tuned
-    assert question.problem.layer.tail == "max(y, 0)" and question.alone() == Question(LAST)
+    assert question.problem.layer.epilogue == "max(y, 0)" and question.alone() == Question(LAST)
     assert searched({**alone, **found.tuned}, programs=programs) == Searched()
 
 

@@ -85,12 +85,14 @@ def test_a_layer_whose_kernel_is_of_other_sizes_says_so(model_file: Callable[[st
 def test_what_was_measured_with_the_program_comes_before_the_layer_alone(model_file: Callable[[str], Path]) -> None:
     path = model_file(MODEL)
     traced, programs = trace(load(path)), {"relu(y)": "max(y, 0)"}
-    traced = replace(traced, layers=tuple(replace(layer, tails=("relu(y)",)) for layer in traced.layers))
+    traced = replace(traced, layers=tuple(replace(layer, epilogues=("relu(y)",)) for layer in traced.layers))
     (alone, first), (_, second) = (next(iter(answer(planned(path)[0], place).items())) for place in (3, 11))
-    with_program = replace(alone, problem=replace(alone.problem, layer=replace(alone.problem.layer, tail="max(y, 0)")))
+    with_program = replace(
+        alone, problem=replace(alone.problem, layer=replace(alone.problem.layer, epilogue="max(y, 0)"))
+    )
     for tuned, expected in (({alone: first, with_program: second}, second), ({alone: first}, first)):
         layers = plan_layers(traced, path, H200, "match", by_kind, tuned=tuned, programs=programs)
-        assert layers[0].plan.kernel.tile == expected.tile and layers[0].behind[0].program == "max(y, 0)"
+        assert layers[0].plan.kernel.tile == expected.tile and layers[0].kernel_epilogues[0].program == "max(y, 0)"
         assert layers[0].plan.problem == alone.problem
 
 

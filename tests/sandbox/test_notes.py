@@ -15,7 +15,7 @@ from tconv.codegen.spelled import spelled
 from tconv.errors import InvalidProgram
 from tconv.pointwise.calls import known_calls, program_of
 from tconv.pointwise.evaluate import evaluate, shape_of
-from tconv.sandbox.behind import POINTWISE
+from tconv.sandbox.epilogues import POINTWISE
 from tconv.sandbox.notes import Notes
 
 SHAPE = (2, 3, 4, 5)

@@ -97,7 +97,7 @@ def tune(monkeypatch: pytest.MonkeyPatch, pool: Pool) -> Callable[..., list[Any]
         ) -> Call:
             assert channels_last == found[0].channels_last
             assert operands.x.is_contiguous(memory_format=trials.memory_format(operands.x.dim(), channels_last))
-            program = parse(plan.kernel.layer.tail or SUM)
+            program = parse(plan.kernel.layer.epilogue or SUM)
 
             def call() -> torch.Tensor:
                 return spoil(plan.kernel, evaluate(program, conv_transpose(*operands, plan.problem), read).clone())
@@ -143,16 +143,16 @@ def test_channels_last_is_asked_where_it_exists() -> None:
 
 def test_a_layer_is_tried_with_the_program_behind_it() -> None:
     layers = [
-        TracedLayer("up", DENSE, tails=("", "relu into 24")),
+        TracedLayer("up", DENSE, epilogues=("", "relu into 24")),
         TracedLayer("alone", DENSE),
-        TracedLayer("again", DENSE, tails=("relu",)),
-        TracedLayer("unknown", HALF, tails=("quantize",)),
+        TracedLayer("again", DENSE, epilogues=("relu",)),
+        TracedLayer("unknown", HALF, epilogues=("quantize",)),
     ]
     found = jobs(Trace(tuple(layers)), H200, "match", by_kind, 4, programs={"relu": "max(y, 0)", "sum": ""})
-    behind = replace(DENSE, layer=replace(DENSE.layer, tail="max(y, 0)"))
+    behind = replace(DENSE, layer=replace(DENSE.layer, epilogue="max(y, 0)"))
     assert [(job.name, job.problem) for job in found] == [("up", behind), ("alone", DENSE), ("unknown", HALF)]
-    assert all(question.problem.layer.tail == "max(y, 0)" for question in found[0].questions)
-    assert all(kernel.layer.tail == "max(y, 0)" for kernel in found[0].kernels)
+    assert all(question.problem.layer.epilogue == "max(y, 0)" for question in found[0].questions)
+    assert all(kernel.layer.epilogue == "max(y, 0)" for kernel in found[0].kernels)
 
 
 #: The second makes much of little: its kernels' and PyTorch's results are far apart where sums are near zero.
@@ -162,13 +162,13 @@ PROGRAMS = ["max(y * channel0, 0) + output1", "1 / y", "sqrt(y) + sqrt(output0)"
 @pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize("problem", [DENSE, HALF])
 def test_a_kernel_is_checked_with_its_program(problem: Problem, program: str, tune: Callable[..., list[Any]]) -> None:
-    (job,) = jobs_of(replace(problem, layer=replace(problem.layer, tail=program)))
+    (job,) = jobs_of(replace(problem, layer=replace(problem.layer, epilogue=program)))
     bad = job.candidates[0][0][0]
     found = tune([job], spoil=lambda kernel, y: y * 1.02 if kernel == bad else y)
     discarded = [one for one in found if isinstance(one, Discarded)]
     assert [one.kernel for one in discarded] == [bad] and "WRONG" in discarded[0].reason
     answers = [one for one in found if isinstance(one, Answer)]
-    assert all(answer.tuned is not None and answer.question.problem.layer.tail == program for answer in answers)
+    assert all(answer.tuned is not None and answer.question.problem.layer.epilogue == program for answer in answers)
 
 
 def test_the_fastest_kernel_of_each_question_wins(tune: Callable[..., list[Any]]) -> None:

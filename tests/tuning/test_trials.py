@@ -65,7 +65,7 @@ def test_a_kernel_is_called_as_the_library_does(
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(loader, "load", lambda cubin, name, shared_bytes, device: "kernel")
     monkeypatch.setattr(trials, "Launcher", _Launcher)
-    problem = replace(PROBLEM, layer=replace(PROBLEM.layer, tail=program))
+    problem = replace(PROBLEM, layer=replace(PROBLEM.layer, epilogue=program))
     question, gpu = Question(problem, "tf32", channels_last), Gpu.h200()
     kernel = next(kernel for kernel, _ in leading(question, gpu, 4) if kernel.family == family)
     plan = replan(question.problem_of(kernel.family), kernel, gpu)

@@ -77,7 +77,7 @@ def optimize(
         bool, typer.Option("--no-search", help="Take the planner's first kernels, without measuring others.")
     ] = False,
     no_fuse: Annotated[
-        bool, typer.Option("--no-fuse", help="Leave what stands behind the layers where it is, outside their kernels.")
+        bool, typer.Option("--no-fuse", help="Leave the epilogues of layers where they are, outside their kernels.")
     ] = False,
     model_name: ModelName = "Model",
     inputs: InputsOption = None,
@@ -182,8 +182,8 @@ def _cells(check: LayerCheck, on_gpu: bool) -> list[str]:
     cells = [layer.name, f"{plan.problem.layer.describe()} on {shape}{times}"]
     if layer.left:
         return [*cells, "left to PyTorch"]
-    behind = "".join(f", {each.describe()}" for each in layer.behind if not each.backward)
-    cells.append(f"{_plan(layer.plan)}{behind}")
+    epilogues = "".join(f", {each.describe()}" for each in layer.kernel_epilogues if not each.backward)
+    cells.append(f"{_plan(layer.plan)}{epilogues}")
     cells.append(_error(check))
     if not on_gpu:
         return [*cells, ", ".join(map(_registers, check.builds))]

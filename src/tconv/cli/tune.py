@@ -68,7 +68,7 @@ def tune(
 
 
 def _traced(model: Path, interface: Interface) -> Fused:
-    from tconv.rewriter.fusing import with_tails
+    from tconv.rewriter.fusing import with_epilogues
     from tconv.sandbox.model_file import ModelFileError
     from tconv.sandbox.trace import trace
     from tconv.sandbox.worker import WorkerFailed, Workshop
@@ -78,7 +78,7 @@ def _traced(model: Path, interface: Interface) -> Fused:
             found = trace(model, interface, workshop=workshop)
             if not found.layers:
                 raise ModelFileError(f"{model.name}: the forward pass runs no transposed convolution: nothing to tune")
-            return with_tails(model, found, workshop, interface)
+            return with_epilogues(model, found, workshop, interface)
     except WorkerFailed as failure:
         raise Trouble(f"{model.name}: the process that runs it {failure}") from None
 

@@ -65,7 +65,7 @@ def _host(family: str, kernels: Sequence[Written]) -> str:
         "where weights are prepared": (prepares := source.prepares_weights(family)),
         "where weights are taken as they are": not prepares,
         "where inputs are prepared": any(source.prepares_inputs(each.kernel) for each in kernels),
-        "where programs are computed": any(each.kernel.layer.tail for each in kernels),
+        "where programs are computed": any(each.kernel.layer.epilogue for each in kernels),
     }
     cases = "".join(wrapped(f"    case {place}: {_launched(each)}") for place, each in enumerate(kernels)).rstrip()
     return only(_host_text(), wanted).replace("KERNELS", cases)

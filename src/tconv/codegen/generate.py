@@ -17,12 +17,12 @@ from tconv.codegen.cuda import cuda_texts
 from tconv.codegen.head import header
 from tconv.codegen.loading import calls_its_own
 from tconv.codegen.names import Names
-from tconv.codegen.planned import NO_TAILS, PlannedLayer, Tails
+from tconv.codegen.planned import NO_EPILOGUES, Epilogues, PlannedLayer
 from tconv.codegen.rewrite import FORWARD, Rewritten
 from tconv.codegen.spelled import spelled
 from tconv.kernels import source as kernel_source
 from tconv.pointwise.derivative import Computed
-from tconv.sandbox.behind import FUSED
+from tconv.sandbox.epilogues import FUSED
 from tconv.sandbox.model_file import ModelFileError
 
 #: Of the operator that compilers see: two files in one process have two.
@@ -36,9 +36,9 @@ _RELATIVE = re.compile(r"^[ \t]*from[ \t]*\.", re.MULTILINE)
 _DERIVED = re.compile(rf"{FORWARD}, [\w.]+")
 #: A class for layers: of those that the model does not name only what is built elsewhere needs any.
 _CLASS = re.compile(r"^(Cuda\w+) = _on_cuda\(.*\n", re.MULTILINE)
-#: What has no tail in other files.
-_TAIL_ARGUMENTS = (
-    *((", tail=None", ""), ("*options, tail)", "*options)")),
+#: What has no epilogue in other files.
+_EPILOGUE_ARGUMENTS = (
+    *((", epilogue=None", ""), ("*options, epilogue)", "*options)")),
     *((' samples others")', ' samples")'), (", samples, {})", ", samples)")),
 )
 #: And what computes nothing behind a layer.
@@ -54,7 +54,7 @@ _LINES = {"LINE OF THE MODEL": _MODEL_MARK, "LINE OF THE KERNELS": _TEXT_MARK}
 def generate(
     source: Rewritten,
     layers: Sequence[PlannedLayer],
-    tails: Tails = NO_TAILS,
+    epilogues: Epilogues = NO_EPILOGUES,
     left: Sequence[str] = (),
     elsewhere: str = "pytorch",
 ) -> str:
@@ -63,7 +63,7 @@ def generate(
     Args:
         source: the user's file, rewritten.
         layers: every transposed convolution that one forward of the model runs.
-        tails: none in a file without programs.
+        epilogues: none in a file without programs.
         left: names of modules that stay PyTorch's, and of calls, which have none.
         elsewhere: what the file does with calls that none of its kernels runs: `ELSEWHERE` in runtime/records.py.
 
@@ -76,39 +76,43 @@ def generate(
     recorded = records.recorded_of(planned)
     kernels = [each.written for of_layer in recorded.values() for each in of_layer]
     texts = cuda_texts(kernels)
-    programs = list(dict.fromkeys(each.kernel.layer.tail for each in kernels if each.kernel.layer.tail))
+    programs = list(dict.fromkeys(each.kernel.layer.epilogue for each in kernels if each.kernel.layer.epilogue))
     places = records.places_of(kernels)
     constants = dict(zip(programs, _free("_PROGRAM_{}", source), strict=False))
     # Of a layer that is left to PyTorch there is no kernel with the program.
-    known = [each for each in tails.known if (program := tails.programs.get(each.calls)) == "" or program in constants]
-    called_behind = dict.fromkeys(each.calls for each in known if tails.programs[each.calls])
-    again = dict(zip(called_behind, _free("_behind_{}", source), strict=False))
+    known = [
+        each
+        for each in epilogues.known
+        if (program := epilogues.programs.get(each.calls)) == "" or program in constants
+    ]
+    called_epilogue = dict.fromkeys(each.calls for each in known if epilogues.programs[each.calls])
+    again = dict(zip(called_epilogue, _free("_epilogue_{}", source), strict=False))
     gradients = [records.gradient_of(each, constants) if each.calls in again else None for each in known]
     types = {plan.kernel.layer.dtype for layer in planned for plans in layer.groups for plan in plans}
-    tailed = [
-        records.tailed(
-            each, gradient, constants.get(tails.programs[each.calls], '""'), again.get(each.calls), constants, types
+    recorded_epilogues = [
+        records.known(
+            each, gradient, constants.get(epilogues.programs[each.calls], '""'), again.get(each.calls), constants, types
         )
         for each, gradient in zip(known, gradients, strict=True)
     ]
     entries = [records.entry(layer, of_layer, places, constants) for layer, of_layer in recorded.items()]
     scales = any(
         isinstance(source, Computed) and learns
-        for tail, gradient in zip(known, gradients, strict=True)
-        for source, learns in zip(gradient.sources if gradient else (), tail.learns, strict=False)
+        for epilogue, gradient in zip(known, gradients, strict=True)
+        for source, learns in zip(gradient.sources if gradient else (), epilogue.learns, strict=False)
     )
-    # The text may hand tails to layers all of which are left to PyTorch.
-    hands_over = any(layer.behind for layer in planned) or f"{FUSED}(" in source.body
+    # The text may hand epilogues to layers all of which are left to PyTorch.
+    hands_over = any(layer.kernel_epilogues for layer in planned) or f"{FUSED}(" in source.body
     called = any(layer.called for layer in layers)
     wanted = {
         runtime.FUNCTIONS: called or "cuda_conv_transpose" in source.body,
         runtime.ELSEWHERE: (built_elsewhere := bool(left) or _built_elsewhere(source)),
         runtime.LAZY: built_elsewhere or "CudaLazyConvTranspose" in source.body,
         runtime.PREPARED: any(kernel_source.prepares_weights(each.kernel.family) for each in kernels),
-        runtime.TAILS: hands_over,
+        runtime.EPILOGUES: hands_over,
         runtime.PROGRAMS: bool(programs),
         runtime.SCALES: scales,
-        runtime.SEQUENCES: bool(programs) and bool(tails.modules),
+        runtime.SEQUENCES: bool(programs) and bool(epilogues.modules),
     }
     reads = [f"{constants[each]}: {records.operands_of(each)}" for each in programs]
     values = {
@@ -117,14 +121,14 @@ def generate(
         "_RECORDED = {}\n": records.dict_of("_RECORDED", entries),
         "_TEXTS = ()\n": "".join(f"{name} = {records.string(text, 0)}\n" for text, name in constants.items()),
         "_PROGRAMS = {}\n": records.dict_of("_PROGRAMS", reads),
-        "_BEHIND = ()\n": "\n".join(spelled(calls, name) for calls, name in again.items()),
-        "_TAILS = {}\n": records.dict_of("_TAILS", tailed),
-        "_POINTWISE = {}\n": records.dict_of("_POINTWISE", list(map(records.pointwise, tails.modules))),
+        "_AGAIN = ()\n": "\n".join(spelled(calls, name) for calls, name in again.items()),
+        "_EPILOGUES = {}\n": records.dict_of("_EPILOGUES", recorded_epilogues),
+        "_POINTWISE = {}\n": records.dict_of("_POINTWISE", list(map(records.pointwise, epilogues.modules))),
         "_LEFT = ()\n": records.tuple_of("_LEFT", [f'"{name}"' for name in left]),
     }
     above = _filled(runtime.text_for(wanted), values)
     below = _filled(runtime.part(runtime.BELOW), values)
-    for argument, bare in (*(() if hands_over else _TAIL_ARGUMENTS), *(() if programs else _PROGRAM_ARGUMENTS)):
+    for argument, bare in (*(() if hands_over else _EPILOGUE_ARGUMENTS), *(() if programs else _PROGRAM_ARGUMENTS)):
         above = above.replace(argument, bare)
     if not built_elsewhere:
         above = _CLASS.sub(lambda line: line[0] if line[1] in source.body else "", above)

@@ -28,7 +28,7 @@ def header(layers: Sequence[PlannedLayer], model: str, lines: Sequence[str]) -> 
         rows.append((layer.name, layer.plan.problem.layer.describe(), plan_words(layer.plan, layer.left)))
         if not layer.left:
             rows += [("", "", f"{use}: {plan_words(plan)}") for use, plan in layer.variants.items() if use]
-            rows += [("", "", each.describe()) for each in layer.behind if not each.backward]
+            rows += [("", "", each.describe()) for each in layer.kernel_epilogues if not each.backward]
             rows += [("", "", "backward: gradients by the same kernel")] * bool(layer.backward)
     widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
     model_line, kernels_line = lines

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 from tconv.planner import Kernel, Plan
 from tconv.problem import Problem
-from tconv.sandbox.behind import KnownTail
+from tconv.sandbox.epilogues import KnownEpilogue
 
 
-class Behind(NamedTuple):
+class LayerEpilogue(NamedTuple):
     """What becomes of a layer's outputs in its kernel.
 
     Args:
@@ -26,11 +26,11 @@ class Behind(NamedTuple):
 
     def kernel(self, kernel: Kernel[Any]) -> Kernel[Any]:
         """The same tile with the program behind the layer; where outputs are written is no part of a kernel."""
-        return replace(kernel, layer=replace(kernel.layer, tail=self.program))
+        return replace(kernel, layer=replace(kernel.layer, epilogue=self.program))
 
     def problem(self, problem: Problem) -> Problem:
         """A problem with this behind its layer."""
-        return replace(problem, layer=replace(problem.layer, tail=self.program), into=self.into)
+        return replace(problem, layer=replace(problem.layer, epilogue=self.program), into=self.into)
 
     def describe(self) -> str:
         """``then max(y, 0), into 128 channels``."""
@@ -53,7 +53,7 @@ class PlannedLayer:
         left: it stays PyTorch's, for this reason.
         any_size: what runs it where `plan` does not: at rows of any width. None where `plan` does.
         types: the same two of each further element type that was asked for.
-        tails: what becomes of its outputs in the model as it is built.
+        epilogues: what becomes of its outputs in the model as it is built.
         in_evaluation: the same in evaluation mode, where that is another one.
         backward: what becomes of them in backward passes through those.
     """
@@ -67,15 +67,15 @@ class PlannedLayer:
     reason: str = ""
     any_size: Plan | None = None
     types: tuple[tuple[Plan, ...], ...] = ()
-    tails: tuple[Behind, ...] = (Behind(),)
-    in_evaluation: tuple[Behind, ...] = ()
-    backward: tuple[Behind, ...] = ()
+    epilogues: tuple[LayerEpilogue, ...] = (LayerEpilogue(),)
+    in_evaluation: tuple[LayerEpilogue, ...] = ()
+    backward: tuple[LayerEpilogue, ...] = ()
     compiled: tuple[int, ...] = ()
 
     @property
-    def behind(self) -> tuple[Behind, ...]:
+    def kernel_epilogues(self) -> tuple[LayerEpilogue, ...]:
         """What its kernels do beside computing the layer."""
-        all_of_them = (*self.tails, *self.in_evaluation, *self.backward)
+        all_of_them = (*self.epilogues, *self.in_evaluation, *self.backward)
         return tuple(dict.fromkeys(each for each in all_of_them if any(each)))
 
     @property
@@ -97,7 +97,7 @@ class PlannedLayer:
 
     @property
     def fused(self) -> dict[str, Plan]:
-        """Of `variants` those that the file has with what stands behind the layer, too: of each type the best one.
+        """Of `variants` those that the file has with the layer's epilogue, too: of each type the best one.
 
         At sizes that these do not run, it stands behind the kernel for any size.
         """
@@ -105,21 +105,21 @@ class PlannedLayer:
 
 
 @dataclass(frozen=True)
-class Tails:
-    """What a file knows of the tails in its text.
+class Epilogues:
+    """What a file knows of the epilogues in its text.
 
     Args:
         known: those that it can tell of others, by what they read.
-        programs: by what tails call.
+        programs: by what epilogues call.
         modules: the classes of modules that they call, by their names in `torch.nn`.
     """
 
-    known: Sequence[KnownTail] = ()
+    known: Sequence[KnownEpilogue] = ()
     programs: Mapping[str, str] = field(default_factory=dict)
     modules: Sequence[str] = ()
 
 
-NO_TAILS = Tails()
+NO_EPILOGUES = Epilogues()
 
 
 def types_of(layers: Sequence[PlannedLayer]) -> list[str]:

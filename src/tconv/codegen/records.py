@@ -1,4 +1,4 @@
-"""What a generated file records, as pieces of Python: its kernels, and what stands behind its layers."""
+"""What a generated file records, as pieces of Python: its kernels, and the epilogues of its layers."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tconv.codegen.cuda import Written
-from tconv.codegen.planned import Behind, PlannedLayer
+from tconv.codegen.planned import LayerEpilogue, PlannedLayer
 from tconv.kernels import source as kernel_source
 from tconv.planner import FAMILIES, Kernel
 from tconv.pointwise.calls import known_gradient
 from tconv.pointwise.derivative import BY_RESULT, Computed, Gradient, Source
 from tconv.pointwise.program import parse
 from tconv.problem import TF32, Layer
-from tconv.sandbox.behind import POINTWISE, KnownTail
+from tconv.sandbox.epilogues import POINTWISE, KnownEpilogue
 
 #: So long an entry for a kernel may be that it stands in one line.
 _ENTRY = 110
-#: What tails call that autocast computes in float32, and gives in that.
+#: What epilogues call that autocast computes in float32, and gives in that.
 _IN_FLOAT = frozenset(
     {"exp", "expm1", "log", "log1p", "pow", "reciprocal", "rsqrt", "rdiv", "softplus", "rtruediv"}
     | {"special_expm1", "special_log1p"}
@@ -36,7 +36,7 @@ class Recorded(NamedTuple):
 
 
 def recorded_of(layers: Sequence[PlannedLayer]) -> dict[Layer, list[Recorded]]:
-    """The kernels of each layer, with all that stands behind it; of each kind the one that runs at any size last."""
+    """The kernels of each layer, with all of its epilogue; of each kind the one that runs at any size last."""
     found: dict[Layer, dict[Kernel[Any], Recorded]] = {}
     names: set[str] = set()
     own = {plan.problem.layer.dtype for layer in layers for plan in layer.groups[0]}
@@ -44,14 +44,14 @@ def recorded_of(layers: Sequence[PlannedLayer]) -> dict[Layer, list[Recorded]]:
     for layer in sorted(layers, key=lambda layer: -max(map(len, layer.groups))):
         for plans in layer.groups:
             of_layer = found.setdefault(plans[0].problem.layer, {})
-            for number, behind in enumerate((Behind(), *layer.behind)):
+            for number, epilogue in enumerate((LayerEpilogue(), *layer.kernel_epilogues)):
                 for plan, size in zip(plans[:1] if number else plans, ("", "any_size"), strict=False):
-                    kernel = behind.kernel(plan.kernel)
+                    kernel = epilogue.kernel(plan.kernel)
                     if kernel in of_layer:
                         continue
                     dtype = kernel.layer.dtype if len(own) > 1 or kernel.layer.dtype not in own else ""
                     own_name = layer.name if layer.name.startswith("conv") else f"conv_{layer.name}"
-                    ending = f"backward_{number}" if behind.backward else f"then_{number}"
+                    ending = f"backward_{number}" if epilogue.backward else f"then_{number}"
                     parts = [own_name, dtype, ending if number else "", size]
                     name = _name(parts, names)
                     prepared = 0 if plan.preparation is None else plan.preparation.bytes
@@ -90,7 +90,7 @@ def entry(layer: Layer, kernels: Sequence[Recorded], places: Mapping[str, int], 
 
 def _kernel(layer: Layer, recorded: Recorded, place: int, constants: Mapping[str, str]) -> str:
     kernel, name = recorded.written
-    columns = FAMILIES[kernel.family].launching(kernel.layer, kernel.tile, 1).columns_together
+    columns = FAMILIES[kernel.family].launch_traits(kernel.layer, kernel.tile, 1).columns_together
     single = tuple(axis for axis in range(3) if kernel.layer.stride[axis] != layer.stride[axis])
     told = {
         "shared_bytes": recorded.shared_bytes,
@@ -99,7 +99,7 @@ def _kernel(layer: Layer, recorded: Recorded, place: int, constants: Mapping[str
         "tf32": kernel.layer.precision in TF32 or None,
         "weight_bytes": recorded.weight_bytes or None,
         "prepares_inputs": kernel_source.prepares_inputs(kernel) or None,
-        "program": constants.get(kernel.layer.tail),
+        "program": constants.get(kernel.layer.epilogue),
     }
     words = [f'"{kernel.family}"', f'"{name}"', str(place)]
     words += [f"{name}={value}" for name, value in told.items() if value is not None]
@@ -126,32 +126,32 @@ def operands_of(text: str) -> str:
     return str(tuple(operand.name for operand in parse(text).operands)).replace("'", '"')
 
 
-def gradient_of(tail: KnownTail, constants: Mapping[str, str]) -> Gradient | None:
-    """The gradient of a tail; None where the file has not all kernels for it."""
-    gradient = known_gradient(tail.calls)
-    return gradient if gradient and all(text in constants for text in gradient.programs(tail.learns)) else None
+def gradient_of(epilogue: KnownEpilogue, constants: Mapping[str, str]) -> Gradient | None:
+    """The gradient of an epilogue; None where the file has not all kernels for it."""
+    gradient = known_gradient(epilogue.calls)
+    return gradient if gradient and all(text in constants for text in gradient.programs(epilogue.learns)) else None
 
 
-def tailed(
-    tail: KnownTail,
+def known(
+    epilogue: KnownEpilogue,
     gradient: Gradient | None,
     program: str,
     again: str | None,
     constants: Mapping[str, str],
     types: set[str],
 ) -> str:
-    """What is recorded of a tail: its program, and whence gradients come behind it.
+    """What is recorded of an epilogue: its program, and where the gradients after it come from.
 
     Args:
         program: its name.
-        again: the name of the function that says the same in PyTorch's operators; None for a tail that calls nothing.
+        again: the name of the function that says the same in PyTorch's operators; None for one that calls nothing.
         types: of the file's layers.
     """
     words = [program]
-    words += [f"operands={tail.operands}"] * bool(tail.operands)
+    words += [f"operands={epilogue.operands}"] * bool(epilogue.operands)
     words += [f"again={again}"] * bool(again)
     if gradient is not None:
-        sources = [_source(*each, constants) for each in zip(gradient.sources, tail.learns, strict=True)]
+        sources = [_source(*each, constants) for each in zip(gradient.sources, epilogue.learns, strict=True)]
         words += [f"sources=({', '.join(sources)}{',' * (len(sources) == 1)})"] * bool(sources)
         if gradient.function is None:
             words += [f"backward={constants[gradient.of_sum.program.text]}"]
@@ -159,15 +159,15 @@ def tailed(
         else:
             words += [f"slope=lambda gradient, y: {_slope(gradient.function, gradient.factor)}"]
             words += ["keeps=True"] * bool(gradient.function)
-    words += ["wide=True"] * any(name in _IN_FLOAT for name in re.findall(r"\w+(?=\()", tail.calls))
-    if not types <= set(tail.types):
-        words += [f"types=({' '.join(f'torch.{dtype},' for dtype in tail.types)})"]
-    said = ", ".join(f'"{part}"' if isinstance(part, str) and '"' not in part else repr(part) for part in tail.said)
-    said = f"({said}{',' * (len(tail.said) == 1)})"
-    line = f"{said}: _Tailed({', '.join(words)})"
+    words += ["wide=True"] * any(name in _IN_FLOAT for name in re.findall(r"\w+(?=\()", epilogue.calls))
+    if not types <= set(epilogue.types):
+        words += [f"types=({' '.join(f'torch.{dtype},' for dtype in epilogue.types)})"]
+    said = ", ".join(f'"{part}"' if isinstance(part, str) and '"' not in part else repr(part) for part in epilogue.said)
+    said = f"({said}{',' * (len(epilogue.said) == 1)})"
+    line = f"{said}: _KnownEpilogue({', '.join(words)})"
     if len(line) < _ENTRY and "\n" not in line:
         return line
-    return f"{said}: _Tailed(\n" + "".join(f"        {word},\n" for word in words) + "    )"
+    return f"{said}: _KnownEpilogue(\n" + "".join(f"        {word},\n" for word in words) + "    )"
 
 
 def _source(source: Source | None, learns: bool, constants: Mapping[str, str]) -> str:

@@ -40,7 +40,7 @@ def check_program(
     device: torch.device | str = "cpu",
     seed: int = 0,
 ) -> Verdict:
-    """Judge one transposed convolution with the program of its layer's `tail`, if any, on fresh tensors.
+    """Judge one transposed convolution with the program of its layer's `epilogue`, if any, on fresh tensors.
 
     Args:
         candidate: called with x (N, C_in, *spatial), weight (C_in, C_out/groups, *kernel), bias (C_out,) or None, and
@@ -49,7 +49,7 @@ def check_program(
     """
     device = torch.device(device)
     problem = further_draws(problem)
-    program = parse(problem.layer.tail or SUM)
+    program = parse(problem.layer.epilogue or SUM)
     precision = resolve(problem, wanted, device=device, seed=seed)
     tensors = draw(problem, device, seed)
     with arithmetic(precision):

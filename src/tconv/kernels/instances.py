@@ -54,6 +54,6 @@ def with_program(instance: Instance, program: str) -> Instance:
     problem, kernel = instance.problem, instance.kernel
     return replace(
         instance,
-        problem=replace(problem, layer=replace(problem.layer, tail=program)),
-        kernel=replace(kernel, layer=replace(kernel.layer, tail=program)),
+        problem=replace(problem, layer=replace(problem.layer, epilogue=program)),
+        kernel=replace(kernel, layer=replace(kernel.layer, epilogue=program)),
     )

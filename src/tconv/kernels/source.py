@@ -31,9 +31,9 @@ PARAMETERS = {
 #: What the functions are called that prepare the weights and the inputs of the kernel NAME.
 PREPARING, PREPARING_INPUTS = "{}_weights", "{}_inputs"
 #: What the function is called that tells how the kernel NAME is launched.
-LAUNCHING = "{}_launching"
+LAUNCH_NUMBERS = "{}_launch_numbers"
 #: What the text of the kernel NAME calls its other parts: ``NAME_layer``, …
-ENDINGS = ("layer", "tile", "shape", "program", "weights", "inputs", "launching")
+ENDINGS = ("layer", "tile", "shape", "program", "weights", "inputs", "launch_numbers")
 #: In texts of several kernels of a family, begins the part of one, up to the next one's.
 SECTION = "// ==== "
 _LOCAL_INCLUDE = re.compile(r'^#include "([\w./]+)"\n', re.MULTILINE)
@@ -70,7 +70,7 @@ def unit(kernel: Kernel[Any], name: str = "tconv_kernel") -> str:
 
     It does not compile if the template computes other constants than the planner.
     """
-    headers = [family_header(kernel.family), *[PROGRAMS] * bool(kernel.layer.tail)]
+    headers = [family_header(kernel.family), *[PROGRAMS] * bool(kernel.layer.epilogue)]
     included = "".join(f'#include "{header}"\n' for header in headers) + "\n"
     return included + functions(kernel, name) + assertions(kernel, name)
 
@@ -78,7 +78,7 @@ def unit(kernel: Kernel[Any], name: str = "tconv_kernel") -> str:
 def inlined(kernels: Sequence[tuple[Kernel[Any], str]]) -> str:
     """One text without local includes that defines every ``(kernel, name)``."""
     families = dict.fromkeys(kernel.family for kernel, _ in kernels)
-    names = [*map(family_header, families), *[PROGRAMS] * any(kernel.layer.tail for kernel, _ in kernels)]
+    names = [*map(family_header, families), *[PROGRAMS] * any(kernel.layer.epilogue for kernel, _ in kernels)]
     headers = headers_text(names)
     return headers + "\n" + "\n".join(functions(kernel, name) for kernel, name in kernels)
 
@@ -132,7 +132,7 @@ def configuration(kernel: Kernel[Any], name: str) -> str:
         "group_in_channels": layer.in_channels // layer.groups,
         "group_out_channels": layer.out_channels // layer.groups,
         "has_bias": int(layer.bias),
-        "has_program": int(bool(layer.tail)),
+        "has_program": int(bool(layer.epilogue)),
     }
     members = [
         f"using Element = {element};",
@@ -148,7 +148,7 @@ def configuration(kernel: Kernel[Any], name: str) -> str:
 def function(kernel: Kernel[Any], name: str, ending: str = "", reads: str = "", program: str = "") -> str:
     """The ``extern "C"`` function ``NAME_ending`` of `PARAMETERS`, which calls a template of the kernel's family.
 
-    Of what stands behind the layer, `reads` are further parameters, and `program` is a further argument.
+    Of the layer's epilogue, `reads` are further parameters, and `program` is a further argument.
     """
     parameters = PARAMETERS[ending] + reads
     arguments = ", ".join(parameter.split()[-1] for parameter in PARAMETERS[ending].split(", ")) + program
@@ -169,7 +169,7 @@ def reads_and_program(operands: Sequence[str], name: str, channels_last: bool = 
     return "".join(f", const T* {operand}" for operand in operands), ",\n      " + made
 
 
-class Launched(NamedTuple):
+class LaunchNumbers(NamedTuple):
     """How the text of a kernel is launched: `Launch` of `kernels/primitives/launch.cuh`, which says more.
 
     Where `wide_index`, the kernel's offsets do not reach.
@@ -206,16 +206,16 @@ def launch_function(kernel: Kernel[Any], name: str, template: str) -> str:
     return f"{head}\n" + "".join(f"  {line}\n" for line in lines) + "}\n"
 
 
-def launching(name: str, prepares_weights: bool) -> str:
-    """A function that writes the numbers of `Launched`, for the kernel `name`, whose text stands above.
+def launch_numbers(name: str, prepares_weights: bool) -> str:
+    """A function that writes the numbers of `LaunchNumbers`, for the kernel `name`, whose text stands above.
 
     Its arguments are where to, how many multiprocessors there are, batch, input size and output size.
     """
     known = {"preparing_threads": "tconv::preparing_threads" if prepares_weights else "0"}
-    values = [known.get(field, f"launch.{field}") for field in Launched._fields]
+    values = [known.get(field, f"launch.{field}") for field in LaunchNumbers._fields]
     writes = "".join(f"  numbers[{i}] = {value};\n" for i, value in enumerate(values))
     return f"""
-extern "C" __global__ void {LAUNCHING.format(name)}(long long* numbers, int multiprocessors, int batch,
+extern "C" __global__ void {LAUNCH_NUMBERS.format(name)}(long long* numbers, int multiprocessors, int batch,
     int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {{
   const tconv::Sizes sizes = {{multiprocessors, batch, {{input_depth, input_height, input_width}},
       {{output_depth, output_height, output_width}}}};
@@ -236,8 +236,8 @@ def assertions(kernel: Kernel[Any], name: str) -> str:
 def functions(kernel: Kernel[Any], name: str) -> str:
     """The configuration of `kernel` and all its functions."""
     texts, behind = [configuration(kernel, name)], ("", "")
-    if kernel.layer.tail:
-        program = parse(kernel.layer.tail)
+    if kernel.layer.epilogue:
+        program = parse(kernel.layer.epilogue)
         texts.append(functor(program, f"{name}_program"))
         operands = [operand.name for operand in program.operands]
         behind = reads_and_program(operands, name, reads_channels_last(kernel))

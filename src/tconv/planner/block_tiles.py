@@ -14,7 +14,7 @@ from tconv.problem import Layer, Problem, Triple
 _INT_LIMIT = 2**31
 
 
-class Launching(NamedTuple):
+class LaunchTraits(NamedTuple):
     """What launches need to know of a kernel.
 
     Args:
@@ -51,7 +51,7 @@ class Launching(NamedTuple):
     input_shared_bytes: int = 0
 
 
-def works(problem: Problem, layer: Layer, kernel: Launching) -> int:
+def works(problem: Problem, layer: Layer, kernel: LaunchTraits) -> int:
     """Block tiles of all positions, each with every set of weights."""
     images, *sizes = kernel.block_tile
     count = kernel.weight_sets * ceil_div(problem.batch, images)
@@ -60,7 +60,7 @@ def works(problem: Problem, layer: Layer, kernel: Launching) -> int:
     return count
 
 
-def covered(problem: Problem, layer: Layer, kernel: Launching) -> float:
+def covered(problem: Problem, layer: Layer, kernel: LaunchTraits) -> float:
     """How many positions all block tiles have for each that the outputs have: block tiles reach beyond the ends."""
     positions = problem.batch
     for axis, output in zip(layer.axes, problem.output_size, strict=True):
@@ -68,24 +68,24 @@ def covered(problem: Problem, layer: Layer, kernel: Launching) -> float:
     return works(problem, layer, kernel) / kernel.weight_sets * math.prod(kernel.block_tile) / positions
 
 
-def rounds(problem: Problem, layer: Layer, kernel: Launching) -> int:
+def rounds(problem: Problem, layer: Layer, kernel: LaunchTraits) -> int:
     """Block tiles that a block has, one after the other."""
     blocks = most(1, kernel.at_once // kernel.together) * kernel.together
     return where(kernel.at_once > 0, ceil_div(works(problem, layer, kernel), blocks), 1)
 
 
-def grid(problem: Problem, layer: Layer, kernel: Launching) -> int:
+def grid(problem: Problem, layer: Layer, kernel: LaunchTraits) -> int:
     """Blocks of a launch, which share the work evenly."""
     turns = rounds(problem, layer, kernel) * kernel.together
     return ceil_div(works(problem, layer, kernel), turns) * kernel.together
 
 
-def counted(problem: Problem, layer: Layer, kernel: Launching) -> int:
+def counted(problem: Problem, layer: Layer, kernel: LaunchTraits) -> int:
     """What must stay below 2^31: blocks count beyond the last work, by less than a grid."""
     return works(problem, layer, kernel) + grid(problem, layer, kernel)
 
 
-def needs_wide_index(problem: Problem, layer: Layer, kernel: Launching) -> bool:
+def needs_wide_index(problem: Problem, layer: Layer, kernel: LaunchTraits) -> bool:
     """Whether offsets within a block go beyond 2^31."""
     inputs = math.prod(problem.input_size) * kernel.input_reach
     return max(inputs, math.prod(problem.output_size) * kernel.output_reach) >= _INT_LIMIT

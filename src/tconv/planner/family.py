@@ -72,7 +72,7 @@ class Family(ABC, Generic[Tile]):
     #: The constants of a kernel, by a layer and a tile. The template of them has the same name.
     shape: type[Any]
     #: The module of the rules for launches, of one family or of several: ``grid``, ``counted`` and
-    #: ``needs_wide_index``, of a problem, a layer and what `launching` gives, which is the module's ``Launching``.
+    #: ``needs_wide_index``, of a problem, a layer and the ``LaunchTraits`` that `launch_traits` gives.
     rules: ModuleType
     #: Whether it takes a precision that only tensor cores gain from.
     on_tensor_cores: bool
@@ -85,7 +85,7 @@ class Family(ABC, Generic[Tile]):
 
     @staticmethod
     @abstractmethod
-    def launching(layer: Layer, tile: Tile, multiprocessors: int) -> Any:
+    def launch_traits(layer: Layer, tile: Tile, multiprocessors: int) -> Any:
         """What launches need to know of a kernel with `tile`, or with many, on so many multiprocessors."""
 
     @abstractmethod
@@ -120,7 +120,7 @@ class Family(ABC, Generic[Tile]):
         """Whether its input and output are channels_last; else they are contiguous."""
         return False
 
-    def input_preparation(self, launching: Any) -> InputPreparation | None:
+    def input_preparation(self, traits: Any) -> InputPreparation | None:
         """The launch that prepares the inputs of a kernel that is launched so; None where it takes them as they are."""
         return None
 
@@ -151,7 +151,7 @@ class Family(ABC, Generic[Tile]):
         Raises:
             Unplannable: the grid would be too large.
         """
-        of_kernel = self.launching(kernel.layer, kernel.tile, gpu.multiprocessors)
+        of_kernel = self.launch_traits(kernel.layer, kernel.tile, gpu.multiprocessors)
         counted = self.rules.counted(problem, kernel.layer, of_kernel)
         if counted >= _INT_LIMIT:
             raise Unplannable(f"the {self.name} family would need {counted} blocks; a grid has fewer than 2^31")
@@ -180,5 +180,5 @@ class Family(ABC, Generic[Tile]):
         return None if self.why_not(problem, gpu) else self.candidates(problem, gpu, channels_last)
 
     def _at(self, problem: Problem, kernel: Kernel[Tile]) -> Kernel[Tile]:
-        of_kernel = self.launching(kernel.layer, kernel.tile, 1)
+        of_kernel = self.launch_traits(kernel.layer, kernel.tile, 1)
         return replace(kernel, wide_index=self.rules.needs_wide_index(problem, kernel.layer, of_kernel))

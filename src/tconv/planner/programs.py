@@ -36,16 +36,16 @@ def fused_seconds(problem: Problem, gpu: Gpu, covered: float = 1.0) -> float:
     Args:
         covered: how many outputs, or their places, it computes for each that there is. May be of many tiles at once.
     """
-    if not problem.layer.tail:
+    if not problem.layer.epilogue:
         return 0.0
     rate = gpu.multiprocessors * _LANES * _CLOCK / _CYCLES
-    computed = math.prod(problem.output_shape) * _instructions(problem.layer.tail) / rate
+    computed = math.prod(problem.output_shape) * _instructions(problem.layer.epilogue) / rate
     return covered * computed + _READING * _read(problem) / gpu.copy_bandwidth
 
 
 def pass_seconds(problem: Problem, gpu: Gpu) -> float:
     """What the program takes by itself, all of it in one pass over the result; 0 without one."""
-    if not problem.layer.tail:
+    if not problem.layer.epilogue:
         return 0.0
     result = math.prod(problem.output_shape) * problem.layer.item_bytes
     return _PASS + (2 * result + _read(problem)) / gpu.copy_bandwidth
@@ -53,7 +53,7 @@ def pass_seconds(problem: Problem, gpu: Gpu) -> float:
 
 def _read(problem: Problem) -> int:
     """Bytes of the tensors of the result's shape that it reads."""
-    whole = sum(operand.kind == "output" for operand in parse(problem.layer.tail).operands)
+    whole = sum(operand.kind == "output" for operand in parse(problem.layer.epilogue).operands)
     return whole * math.prod(problem.output_shape) * problem.layer.item_bytes
 
 

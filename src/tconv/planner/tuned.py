@@ -34,7 +34,9 @@ class Question:
     def alone(self) -> Question:
         """The question without the program behind the layer."""
         layer = self.problem.layer
-        return replace(self, problem=replace(self.problem, layer=replace(layer, tail=""))) if layer.tail else self
+        return (
+            replace(self, problem=replace(self.problem, layer=replace(layer, epilogue=""))) if layer.epilogue else self
+        )
 
     def found_in(self, answers: Answers) -> tuple[Question, Tuned] | None:
         """What was measured: of the layer with its program or, where that was not, alone; None where neither was.

@@ -1,4 +1,4 @@
-"""The gradient of what stands behind a layer, as a program of the same language.
+"""The gradient of a layer's epilogue, as a program of the same language.
 
 Reverse-mode differentiation, function by function, by PyTorch's own formulas (its ``derivatives.yaml`` and
 ``FunctionsManual.cpp``): of functions with equal values the slopes may differ at kinks. That of ``relu(y)`` is 0 at 0,

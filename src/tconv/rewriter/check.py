@@ -27,15 +27,15 @@ from tconv.evaluation.tolerance import Tolerance
 from tconv.evaluation.verdict import Verdict
 from tconv.jit.compile import Compiled
 from tconv.jit.loader import Launcher, compile_kept, load_all, written_by
-from tconv.kernels.source import Launched
+from tconv.kernels.source import LaunchNumbers
 from tconv.memory import aligned
 from tconv.planner import FAMILIES, Gpu, Kernel, Plan, floor_seconds
 from tconv.planner.choice import runs_on
 from tconv.problem import Problem
 from tconv.rewriter.built import Extensions, Launch, launched
 from tconv.rewriter.shrink import BUDGET, describe_change, shrink
-from tconv.sandbox.cut import SLICED, Built, Cut, Told, WrittenFile, told
-from tconv.sandbox.emulated import as_buffer, launches, told_for_few
+from tconv.sandbox.cut import SLICED, Built, Cut, CutLaunch, WrittenFile, launch_of
+from tconv.sandbox.emulated import as_buffer, launch_for_few, launches
 from tconv.sandbox.gpu_memory import release
 
 #: Draws of inputs and weights of the kernel that the model runs, and of the layer's others; a GPU gets as many as the
@@ -77,7 +77,7 @@ class LayerCheck:
         judged_at: the problem that was run.
         time: None where it was not measured.
         others: the verdicts of the layer's other kernels, by their use: as `PlannedLayer.variants`.
-        of_behind: of its kernels with what stands behind the layer, by that and by their use: as `PlannedLayer.fused`.
+        of_epilogue: of its kernels with the layer's epilogue, by that and by their use: as `PlannedLayer.fused`.
     """
 
     layer: PlannedLayer
@@ -87,20 +87,20 @@ class LayerCheck:
     judged_at: Problem | None = None
     time: LayerTime | None = None
     others: Mapping[str, Verdict] = field(default_factory=dict)
-    of_behind: Mapping[str, Verdict] = field(default_factory=dict)
+    of_epilogue: Mapping[str, Verdict] = field(default_factory=dict)
 
     @property
     def verdicts(self) -> dict[str, Verdict]:
         """Of every kernel that was judged, by the layer's name and by its use."""
         own = {} if self.verdict is None else {self.layer.name: self.verdict}
-        others = {**self.others, **self.of_behind}
+        others = {**self.others, **self.of_epilogue}
         return own | {f"{self.layer.name}, {use}": verdict for use, verdict in others.items()}
 
     @property
     def equal(self) -> bool:
         """Whether every kernel of the layer was judged, and is equal."""
         verdicts = self.verdicts.values()
-        expected = len(self.layer.variants) + len(self.layer.fused) * len(self.layer.behind)
+        expected = len(self.layer.variants) + len(self.layer.fused) * len(self.layer.kernel_epilogues)
         return len(verdicts) == expected and all(verdict.equal for verdict in verdicts)
 
     @property
@@ -116,13 +116,13 @@ class _Wanted:
     Args:
         run_at: the problem that each of its kernels is run at.
         launches: of each kernel, by problems: as planned, as run, of further draws, and of one sample.
-        behind: of each kernel with each that stands behind the layer, the problem and its launch, in their order.
+        epilogues: of each kernel with each epilogue of the layer, the problem and its launch, in their order.
     """
 
     layer: PlannedLayer
     run_at: tuple[Problem, ...]
     launches: tuple[Mapping[Problem, Cut | Built], ...]
-    behind: tuple[tuple[Problem, Cut | Built], ...]
+    epilogues: tuple[tuple[Problem, Cut | Built], ...]
 
 
 def check_layers(
@@ -158,7 +158,7 @@ def check_layers(
         for there, of_sizes in zip(_archs_of_each(each.layer, archs), each.launches, strict=True):
             run.begin(of_sizes.values(), there)
         if gpu is not None:  # the emulator compiles what it runs
-            run.begin((launch for _, launch in each.behind), [gpu.arch])
+            run.begin((launch for _, launch in each.epilogues), [gpu.arch])
     thoroughly = _smallest_of_each_family(filter(None, wanted))
     checks = []
     for number, (layer, found) in enumerate(zip(layers, wanted, strict=True), 1):
@@ -236,7 +236,7 @@ def _wanted(file: WrittenFile, layer: PlannedLayer, run: _Runner) -> _Wanted:
     others = [shrink(problem, _OTHERS_BUDGET[run.device]) for problem in full]
     run_at = (full[0] if run.gpu else shrink(full[0]), *others[1:])
     launches = tuple(_launches(file, layer, run_at, run))
-    return _Wanted(layer, run_at, launches, tuple(_launches_behind(file, layer, others, run)))
+    return _Wanted(layer, run_at, launches, tuple(_launches_with_epilogue(file, layer, others, run)))
 
 
 def _smallest_of_each_family(wanted: Iterable[_Wanted]) -> list[_Wanted]:
@@ -262,9 +262,9 @@ def _check(wanted: _Wanted, archs: Sequence[str], run: _Runner, awkward: bool) -
         verdicts[use] = _judge(candidate, plan, problem, run.device, own=not use, awkward=all_rules)
     builds = tuple(_builds(wanted, archs, run.compiled))
     own = verdicts.pop("")
-    of_behind = dict(_with_behind(wanted, run))
+    of_epilogue = dict(_with_epilogue(wanted, run))
     error = _pytorch_error(run_at[0], run.device)
-    return LayerCheck(layer, builds, own, error, run_at[0], None, verdicts, of_behind)
+    return LayerCheck(layer, builds, own, error, run_at[0], None, verdicts, of_epilogue)
 
 
 def _launches(
@@ -281,24 +281,26 @@ def _batches(problem: Problem) -> tuple[Problem, ...]:
     return problem, further_draws(problem), replace(problem, batch=min(1, problem.batch))
 
 
-def _launches_behind(
+def _launches_with_epilogue(
     file: WrittenFile, layer: PlannedLayer, run_at: Sequence[Problem], run: _Runner
 ) -> Iterator[tuple[Problem, Cut | Built]]:
-    """The same with all that stands behind the layer, in further draws."""
-    for behind in layer.behind:
+    """The same with all of the layer's epilogue, in further draws."""
+    for epilogue in layer.kernel_epilogues:
         for use, problem in zip(layer.variants, run_at, strict=True):
             if use not in layer.fused:
                 continue
-            few = behind.problem(further_draws(problem))
+            few = epilogue.problem(further_draws(problem))
             yield few, run.launches(file, [few], use)[0]
 
 
-def _with_behind(wanted: _Wanted, run: _Runner) -> Iterator[tuple[str, Verdict]]:
-    """The verdicts of all the layer's kernels with all that stands behind it."""
-    uses = [(behind, *variant) for behind in wanted.layer.behind for variant in wanted.layer.fused.items()]
-    for (behind, use, plan), (few, launch) in zip(uses, wanted.behind, strict=True):
+def _with_epilogue(wanted: _Wanted, run: _Runner) -> Iterator[tuple[str, Verdict]]:
+    """The verdicts of all the layer's kernels with all of its epilogue."""
+    uses = [
+        (epilogue, *variant) for epilogue in wanted.layer.kernel_epilogues for variant in wanted.layer.fused.items()
+    ]
+    for (epilogue, use, plan), (few, launch) in zip(uses, wanted.epilogues, strict=True):
         verdict = check_program(run.candidate(launch, few), few, as_stated(plan.problem), device=run.device)
-        yield ", ".join(filter(None, [behind.describe(), use])), verdict
+        yield ", ".join(filter(None, [epilogue.describe(), use])), verdict
 
 
 class Compiler:
@@ -407,7 +409,7 @@ def _judge(candidate: Candidate, plan: Plan, problem: Problem, device: str, own:
 
 def _emulated(cut: Cut, problem: Problem) -> Candidate:
     """The launch in the emulator, as a candidate."""
-    how = told_for_few(cut, problem, Gpu.h200().multiprocessors)
+    how = launch_for_few(cut, problem, Gpu.h200().multiprocessors)
 
     def candidate(x: Tensor, weight: Tensor, bias: Tensor | None, *operands: Tensor) -> Tensor:
         place = _Place(problem, x)
@@ -452,7 +454,9 @@ class _Place:
         return self.y.contiguous() if alone else torch.full_like(self.y, math.nan).contiguous()
 
 
-def _as_launched(how: Told, x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+def _as_launched(
+    how: CutLaunch, x: Tensor, weight: Tensor, bias: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
     """What the file hands to the launch: contiguous, and where weights are prepared aligned."""
     x, weight = x.contiguous(), weight.contiguous()
     if how.preparation is not None:
@@ -484,9 +488,9 @@ def launch_on_gpu(cut: Cut, problem: Problem, compiled: Callable[[str, str, str]
 
     def ask(source: str, name: str, arguments: tuple[int, ...]) -> list[int]:
         cubin = compiled(source, cut.kernel, gpu.arch).cubin
-        return written_by(cubin, name, device, len(Launched._fields), arguments)
+        return written_by(cubin, name, device, len(LaunchNumbers._fields), arguments)
 
-    how = told(cut, problem, gpu.multiprocessors, ask)
+    how = launch_of(cut, problem, gpu.multiprocessors, ask)
     if how.too_far:
         return _in_slices(cut, problem, compiled, gpu)
     kernel_of_text = Kernel(cut.kernel, problem.layer, _Launched(how.threads))
@@ -507,7 +511,7 @@ def launch_on_gpu(cut: Cut, problem: Problem, compiled: Callable[[str, str, str]
 
 
 def _in_slices(cut: Cut, problem: Problem, compiled: Callable[[str, str, str], Compiled], gpu: Gpu) -> Candidate:
-    """The launches of parts of the batch, one behind the other, as the file makes them where offsets do not reach."""
+    """The launches of parts of the batch, one after the other, as the file makes them where offsets do not reach."""
     samples = max(SLICED, problem.batch // 2 // SLICED * SLICED)
     if samples >= problem.batch:
         raise Trouble(f"{cut.kernel} does not run {problem.layer.describe()} on {problem.input_shape}: it is too large")

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tconv.codegen.fuse import FusedSite, FusedSource, fuse
-from tconv.codegen.planned import Tails
-from tconv.codegen.runtime import tails_text
+from tconv.codegen.planned import Epilogues
+from tconv.codegen.runtime import epilogues_text
 from tconv.errors import InvalidProgram
 from tconv.pointwise.calls import program_of
 from tconv.pointwise.program import SUM
-from tconv.sandbox.behind import Place, parted
+from tconv.sandbox.epilogues import Place, parted
 from tconv.sandbox.model_file import MODEL, Interface, ModelFileError, read_source
 from tconv.sandbox.trace import TIMEOUT_SECONDS, Trace, Tracer, decode_trace
 from tconv.sandbox.worker import WorkerFailed, Workshop
@@ -21,14 +21,14 @@ from tconv.sandbox.worker import WorkerFailed, Workshop
 
 @dataclass(frozen=True)
 class Fused:
-    """A model file with tails.
+    """A model file with epilogues.
 
     Args:
         trace: what the file runs.
-        text: of the file that hands tails over; None for its own.
-        programs: by what tails call; "" for a tail that calls nothing.
+        text: of the file that hands epilogues over; None for its own.
+        programs: by what epilogues call; "" for an epilogue that calls nothing.
         apart: why other calls of layers have none, one clause each.
-        before: what the file runs without tails; None where `trace` says it.
+        before: what the file runs without epilogues; None where `trace` says it.
     """
 
     trace: Trace
@@ -38,9 +38,9 @@ class Fused:
     before: Trace | None = None
 
     @property
-    def tails(self) -> Tails:
+    def epilogues(self) -> Epilogues:
         """What the written file knows of them."""
-        return Tails(self.trace.known, self.programs, self.trace.modules)
+        return Epilogues(self.trace.known, self.programs, self.trace.modules)
 
     @property
     def without(self) -> Fused:
@@ -48,7 +48,7 @@ class Fused:
         return Fused(self.before or self.trace, apart=self.apart)
 
 
-def with_tails(
+def with_epilogues(
     model: Path,
     found: Trace,
     workshop: Workshop,
@@ -56,7 +56,7 @@ def with_tails(
     *,
     timeout_s: float = TIMEOUT_SECONDS,
 ) -> Fused:
-    """The model file with tails for all layers that can have one.
+    """The model file with epilogues for all layers that can have one.
 
     Args:
         found: what the file itself runs.
@@ -74,11 +74,11 @@ def with_tails(
             compiled = {line for layer in found.layers for line in layer.compiled}
 
             def run(fused: FusedSource) -> Trace:
-                asked = {"text": fused.text, "lines": list(fused.lines), "runtime": tails_text()}
+                asked = {"text": fused.text, "lines": list(fused.lines), "runtime": epilogues_text()}
                 return decode_trace(worker.call("fused", timeout_s=timeout_s, **asked))
 
             def broken(sites: Sequence[FusedSite], error: ModelFileError) -> dict[Place, str]:
-                """Which tails the file does not run with, each by itself; all of them where none is it alone."""
+                """Which epilogues the file does not run with, each by itself; all of them where none is it alone."""
                 found: dict[Place, str] = {}
                 for site in sites:
                     others = {other.layer for other in sites if other is not site}
@@ -105,7 +105,7 @@ def with_tails(
             final = fuse(source, calls, refused, _comments(fused, traced, programs), compiled=compiled)
             traced = run(final)
     except (ModelFileError, WorkerFailed) as error:
-        return Fused(found, apart=(f"the file with tails does not run: {error}",))
+        return Fused(found, apart=(f"the file with epilogues does not run: {error}",))
     apart = [f"line {place[0]}: {reason}" for place, reason in sorted({**fused.apart, **refused}.items())]
     apart += _of_sequences(traced, reasons)
     return Fused(traced, final.text, programs, tuple(apart), found) if programs else Fused(found, apart=tuple(apart))
@@ -113,7 +113,7 @@ def with_tails(
 
 def _does_not_run(error: ModelFileError) -> str:
     """Without the place: lines are those of another text."""
-    return f"the file does not run with its tail: {str(error).partition(': ')[2]}"
+    return f"the file does not run with its epilogue: {str(error).partition(': ')[2]}"
 
 
 def _comments(fused: FusedSource, traced: Trace, programs: Mapping[str, str]) -> dict[Place, str]:
@@ -141,7 +141,7 @@ def _programs(traced: Trace) -> tuple[dict[str, str], dict[str, str]]:
     """The programs of all calls that have one, and why others have none."""
     programs: dict[str, str] = {}
     reasons: dict[str, str] = {}
-    noted = {each for layer in traced.layers for each in (*layer.tails, *layer.in_evaluation)} - {""}
+    noted = {each for layer in traced.layers for each in (*layer.epilogues, *layer.in_evaluation)} - {""}
     known = {each.calls for each in traced.known}
     for calls in {parted(each)[0] for each in noted}:
         if calls not in known and "?" not in calls:
@@ -157,8 +157,8 @@ def _programs(traced: Trace) -> tuple[dict[str, str], dict[str, str]]:
 def _refused(
     fused: FusedSource, traced: Trace, programs: Mapping[str, str], reasons: Mapping[str, str]
 ) -> dict[Place, str]:
-    """The sites whose kernels gain nothing: none of their tails has a program or a place, or none was reached."""
-    unseen = "what stands behind it is in training mode or hooked, or PyTorch runs the layer itself there"
+    """The sites whose kernels gain nothing: none of their epilogues has a program or a place, or none was reached."""
+    unseen = "its epilogue is in training mode or hooked, or PyTorch runs the layer itself there"
     wrong: dict[Place, str] = {}
     for number, site in enumerate(fused.sites):
         found = [parted(each) for each in traced.sites.get(number, ())]
@@ -169,11 +169,11 @@ def _refused(
 
 
 def _of_sequences(traced: Trace, reasons: Mapping[str, str]) -> list[str]:
-    """Why what stands behind layers in sequences, and in other files, is not handed to them, neither in training nor in
+    """Why the epilogues of layers in sequences, and in other files, is not handed to them, neither in training nor in
     evaluation."""
     found: dict[str, list[str]] = defaultdict(list)
     for layer in traced.layers:
-        found[layer.name] += [parted(each)[0] for each in (*layer.tails, *layer.in_evaluation) if each]
+        found[layer.name] += [parted(each)[0] for each in (*layer.epilogues, *layer.in_evaluation) if each]
     wrong = {name: calls for name, calls in found.items() if all(each in reasons for each in calls)}
     alone = {name: traced.apart[name] for name, calls in found.items() if not calls and name in traced.apart}
     return [

@@ -30,7 +30,7 @@ class Request:
         types: element types that layers get kernels for beside those in which the model calls them.
         elsewhere: what the file does with calls that none of its kernels runs: "pytorch" or "error".
         search: on a GPU, measure the leading kernels of each layer, unless nothing is timed.
-        fuse: hand what stands behind layers to their kernels.
+        fuse: hand the epilogues of layers to their kernels.
         missing: what load_inline lacks on this machine, one clause each with the line that gets it.
         interface: by what the model file is used.
         compile: time both sides under `torch.compile` as well.
@@ -185,14 +185,14 @@ def _layer_to_dict(check: LayerCheck) -> dict[str, Any]:
         "count": layer.count,
         "left": layer.reason if layer.left else None,
         "plan": _plan_to_dict(plan),
-        "behind": [each._asdict() for each in layer.behind],
+        "epilogues": [each._asdict() for each in layer.kernel_epilogues],
         "other_plans": {use: _plan_to_dict(other) for use, other in layer.variants.items() if use},
         "builds": [vars(made) for made in check.builds],
         "judged_at": None if check.judged_at is None else list(check.judged_at.input_shape),
         "pytorch_error": check.pytorch_error,
         "verdict": None if check.verdict is None else check.verdict.to_dict(),
         "other_verdicts": {use: verdict.to_dict() for use, verdict in check.others.items()},
-        "behind_verdicts": {use: verdict.to_dict() for use, verdict in check.of_behind.items()},
+        "epilogue_verdicts": {use: verdict.to_dict() for use, verdict in check.of_epilogue.items()},
         "time_ms": None if check.time is None else {**vars(check.time), "speedup": check.time.speedup},
     }
 

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from tconv.codegen.generate import generate
-from tconv.codegen.planned import NO_TAILS, Behind, PlannedLayer, Tails
+from tconv.codegen.planned import NO_EPILOGUES, Epilogues, LayerEpilogue, PlannedLayer
 from tconv.codegen.rewrite import rewrite
 from tconv.errors import CompileError, MissingToolchain, Trouble
 from tconv.evaluation.precision import Resolve, Wanted, problems
@@ -27,8 +27,8 @@ from tconv.planner.tuned import Answers, Tuned
 from tconv.pointwise.calls import known_gradient
 from tconv.pointwise.program import parse
 from tconv.problem import DTYPE_OF, PRECISIONS, Layer, Problem
-from tconv.sandbox.behind import KnownTail, parted
 from tconv.sandbox.cut import SLICED
+from tconv.sandbox.epilogues import KnownEpilogue, parted
 from tconv.sandbox.model_file import MODEL, Interface, ModelFileError, read_source
 from tconv.sandbox.trace import Trace
 
@@ -118,9 +118,9 @@ def plan_layers(
             reason,
             next(iter(own[problem][1:]), None),
             tuple(tuple(planned[problem]) for planned in further if problem in planned),
-            _behind(traced.tails, programs) or (Behind(),),
-            _behind(traced.in_evaluation, programs),
-            _backward(traced.tails, programs, trace.known),
+            _epilogues(traced.epilogues, programs) or (LayerEpilogue(),),
+            _epilogues(traced.in_evaluation, programs),
+            _backward(traced.epilogues, programs, trace.known),
             traced.compiled,
         )
         for traced, problem, reason in zip(trace.layers, asked, left, strict=True)
@@ -139,36 +139,38 @@ def _as_of_layers(found: Mapping[Question, _T], questions: Mapping[Question, Que
     return {**found, **{alone: found[asked] for alone, asked in questions.items() if asked in found}}
 
 
-def _behind(noted: Sequence[str], programs: Mapping[str, str]) -> tuple[Behind, ...]:
-    """What becomes of a layer's outputs, of what its tails were seen to be."""
+def _epilogues(noted: Sequence[str], programs: Mapping[str, str]) -> tuple[LayerEpilogue, ...]:
+    """What becomes of a layer's outputs, of what its epilogues were seen to be."""
 
-    def of(calls: str, into: int) -> Behind:
+    def of(calls: str, into: int) -> LayerEpilogue:
         program = programs.get(calls)
         if program is None:
-            return Behind()
+            return LayerEpilogue()
         # What is read for each output lies as the layer's own result would.
         operands = parse(program).operands if program else ()
-        return Behind(program, 0 if any(each.kind in ("output", "sample") for each in operands) else into)
+        return LayerEpilogue(program, 0 if any(each.kind in ("output", "sample") for each in operands) else into)
 
     return tuple(dict.fromkeys(of(*parted(each)) for each in noted))
 
 
-def _backward(noted: Sequence[str], programs: Mapping[str, str], known: Sequence[KnownTail]) -> tuple[Behind, ...]:
+def _backward(
+    noted: Sequence[str], programs: Mapping[str, str], known: Sequence[KnownEpilogue]
+) -> tuple[LayerEpilogue, ...]:
     """The programs of gradients behind a layer, where they do not follow from what forward gave.
 
-    A model that is built to train takes none in evaluation, as a rule: there PyTorch differentiates its tails.
+    A model that is built to train takes none in evaluation, as a rule: there PyTorch differentiates its epilogues.
     """
-    behind = {calls for calls, _ in map(parted, noted) if programs.get(calls)}
-    gradients = [(known_gradient(tail.calls), tail.learns) for tail in known if tail.calls in behind]
+    called = {calls for calls, _ in map(parted, noted) if programs.get(calls)}
+    gradients = [(known_gradient(epilogue.calls), epilogue.learns) for epilogue in known if epilogue.calls in called]
     texts = [text for each, learns in gradients if each is not None for text in each.programs(learns)]
-    return tuple(Behind(text, backward=True) for text in dict.fromkeys(texts))
+    return tuple(LayerEpilogue(text, backward=True) for text in dict.fromkeys(texts))
 
 
 def build(
     model: Path,
     layers: Sequence[PlannedLayer],
     text: str | None = None,
-    tails: Tails = NO_TAILS,
+    epilogues: Epilogues = NO_EPILOGUES,
     interface: Interface = MODEL,
     left: Collection[str] = (),
     elsewhere: str = "pytorch",
@@ -176,8 +178,8 @@ def build(
     """The text of the generated file for these plans; what they leave to PyTorch stays there.
 
     Args:
-        text: the model file's with its tails handed over; its own if None.
-        tails: what is known of those.
+        text: the model file's with its epilogues handed over; its own if None.
+        epilogues: what is known of those.
         interface: by what the model file is used.
         left: further modules that PyTorch runs, as `Trace.left` has them.
         elsewhere: what the file does with calls that none of its kernels runs: "pytorch" or "error".
@@ -186,7 +188,7 @@ def build(
     keep = [line for layer in layers if layer.left for line in (layer.line, *layer.compiled) if line is not None]
     rewritten = rewrite(source, model.name, keep, interface.model)
     left = sorted({*left} - {layer.name for layer in layers})
-    return generate(rewritten, layers, tails, left, elsewhere)
+    return generate(rewritten, layers, epilogues, left, elsewhere)
 
 
 def settle(

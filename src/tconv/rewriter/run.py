@@ -30,7 +30,7 @@ from tconv.problem import DTYPE_OF, PRECISIONS, Precision, Problem
 from tconv.rewriter.built import Extensions
 from tconv.rewriter.check import Compiler, LayerCheck, check_layers, check_other_sizes, runs_on_arch
 from tconv.rewriter.findings import with_findings
-from tconv.rewriter.fusing import Fused, with_tails
+from tconv.rewriter.fusing import Fused, with_epilogues
 from tconv.rewriter.outcome import Outcome, Request
 from tconv.rewriter.output import Draft, check_neighbours, check_output, draft
 from tconv.rewriter.pipeline import build, leave, plan_layers, settle
@@ -114,7 +114,7 @@ class _Job:
             found = trace(model, interface, timeout_s=timeout_s, workshop=self.workshop, to_judge=True)
             names = ", ".join(layer.name for layer in found.layers if layer.empty)
             self.empty = (f"{names} in the model: get_inputs() gives an empty batch",) if names else ()
-            fused = self._with_tails(found)
+            fused = self._with_epilogues(found)
             gpu = self._gpu()
             searched = Searched()
             if loaded is not None:
@@ -130,12 +130,12 @@ class _Job:
             written = self._written(fused, gpu, searched)
             return replace(written, searched=searched, apart=fused.apart, left=found.left)
 
-    def _with_tails(self, found: Trace) -> Fused:
+    def _with_epilogues(self, found: Trace) -> Fused:
         request = self.request
         if not request.fuse:
             return Fused(found)
         self.say("looking at what stands behind the layers")
-        return with_tails(request.model, found, self.workshop, request.interface, timeout_s=request.timeout_s)
+        return with_epilogues(request.model, found, self.workshop, request.interface, timeout_s=request.timeout_s)
 
     def _searches(self) -> bool:
         return self.request.search and self.request.bench
@@ -150,7 +150,7 @@ class _Job:
         return replace(attempt, mistakes=outcome.mistakes)
 
     def _first_attempt(self, fused: Fused, gpu: Gpu, wanted: Wanted, searched: Searched) -> tuple[Outcome, Fused]:
-        """With every family; where they are not equal, with the one whose arithmetic is the plainest, and no tails."""
+        """With every family; where they are not equal, with the one of the plainest arithmetic, and no epilogues."""
         mistakes: tuple[str, ...] = ()
         tuned = {**self._tuned(gpu), **searched.tuned}
         for families, with_them in ((tuple(FAMILIES), fused), (_PLAINEST, fused.without)):
@@ -168,7 +168,7 @@ class _Job:
                 self.request.types,
             )
             outcome = self._attempt(with_them, layers, gpu, wanted, takes_slower=not self.request.only_faster)
-            plainest = all(layer.plan.kernel.family in _PLAINEST and not layer.behind for layer in layers)
+            plainest = all(layer.plan.kernel.family in _PLAINEST and not layer.kernel_epilogues for layer in layers)
             if outcome.equal or plainest:
                 break
             mistakes = outcome.reasons
@@ -185,7 +185,7 @@ class _Job:
             if not self.on_gpu:  # nothing is built meanwhile
                 layers = settled()
             left = fused.trace.left
-            text = build(request.model, layers, fused.text, fused.tails, request.interface, left, request.elsewhere)
+            text = build(request.model, layers, fused.text, fused.epilogues, request.interface, left, request.elsewhere)
             with draft(request.output, text) as written:
                 needed = builtins_needed(text)
                 with WrittenFile(written.path, self.workshop, needed, timeout_s=request.timeout_s) as file:

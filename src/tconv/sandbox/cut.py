@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from tconv.kernels.source import LAUNCHING, Launched, alone, launching
+from tconv.kernels.source import LAUNCH_NUMBERS, LaunchNumbers, alone, launch_numbers
 from tconv.planner import InputPreparation, Preparation
 from tconv.problem import Problem
 from tconv.sandbox.model_file import CANDIDATE, ModelFileError, load
@@ -38,7 +38,7 @@ _NOT_ITS_OWN, _EMPTY = "none was made", "the batch is empty"
 class Cut:
     """What of the file's text one launch runs, and the name of the kernel in it.
 
-    Behind the file's own text stands a function that tells how the kernel is launched: `told` asks it.
+    Behind the file's own text stands a function that tells how the kernel is launched: `launch_of` asks it.
     """
 
     source: str
@@ -46,7 +46,7 @@ class Cut:
 
 
 @dataclass(frozen=True)
-class Told:
+class CutLaunch:
     """How a cut is launched at one size, as its templates say.
 
     Args:
@@ -84,14 +84,14 @@ class Built:
 Ask = Callable[[str, str, tuple[int, ...]], Sequence[int]]
 
 
-def told(cut: Cut, problem: Any, multiprocessors: int, ask: Ask) -> Told:
+def launch_of(cut: Cut, problem: Any, multiprocessors: int, ask: Ask) -> CutLaunch:
     """How `cut` is launched for `problem`, tconv's or a file's own plan, where there are so many multiprocessors.
 
     Raises:
         ValueError: the grid would be too large.
     """
     arguments = (multiprocessors, problem.batch, *problem.input_size, *problem.output_size)
-    launched = Launched(*ask(cut.source, LAUNCHING.format(cut.kernel), arguments))
+    launched = LaunchNumbers(*ask(cut.source, LAUNCH_NUMBERS.format(cut.kernel), arguments))
     if max(launched.counted, launched.weight_blocks) >= _INDEX_LIMIT:
         raise ValueError(f"{cut.kernel} would need more blocks than a grid has, which is below 2^31")
     preparation, inputs = None, None
@@ -100,7 +100,7 @@ def told(cut: Cut, problem: Any, multiprocessors: int, ask: Ask) -> Told:
     if launched.input_blocks:
         inputs = InputPreparation(launched.input_blocks, launched.preparing_threads, launched.input_shared_bytes)
     too_far = bool(launched.wide_index)
-    return Told(launched.blocks, launched.threads, launched.shared_bytes, preparation, inputs, too_far)
+    return CutLaunch(launched.blocks, launched.threads, launched.shared_bytes, preparation, inputs, too_far)
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ class WrittenFile:
 
 def cut_of(kernel: Any, texts: Mapping[str, str]) -> Cut:
     """One of a file's own kernels, of its text for each family."""
-    source = alone(texts[kernel.family], kernel.name) + launching(kernel.name, kernel.weight_bytes > 0)
+    source = alone(texts[kernel.family], kernel.name) + launch_numbers(kernel.name, kernel.weight_bytes > 0)
     return Cut(source, kernel.name)
 
 
@@ -235,7 +235,7 @@ class Cutter:
         recorded = self._file["_RECORDED"]
 
         def last(kernels: list[Any]) -> list[Any]:
-            alike = [each for each in kernels if each.program == layer.tail]
+            alike = [each for each in kernels if each.program == layer.epilogue]
             return alike[skip:]
 
         launch_for = self._file["_launch_for"]
@@ -246,7 +246,7 @@ class Cutter:
                 getattr(torch, layer.dtype),
                 *shapes,
                 (*options, layer.dilation[used]),
-                layer.tail,
+                layer.epilogue,
                 problem.into,
             )
         launch_for.cache_clear()

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from tconv.emulator import Launch, Mode, Order, run
-from tconv.kernels.source import PREPARING, PREPARING_INPUTS, Launched
+from tconv.kernels.source import PREPARING, PREPARING_INPUTS, LaunchNumbers
 from tconv.planner.plan import Plan
-from tconv.sandbox.cut import Cut, Told, cut_of, runs_all, told
+from tconv.sandbox.cut import Cut, CutLaunch, cut_of, launch_of, runs_all
 
 
 def install(file: ModuleType | dict[str, Any], *, mode: Mode = "plain", order: Order = "ascending") -> None:
@@ -34,7 +34,7 @@ def install(file: ModuleType | dict[str, Any], *, mode: Mode = "plain", order: O
     def launch(launch: Any, x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor, *operands: Tensor) -> None:
         cut = cut_of(launch.kernel, namespace["_CUDA"])
         sizes = _Sizes(launch.y_channels, x.shape[0], launch.input_size, launch.output_size)
-        how = told(cut, sizes, namespace["_gpu"](x.device).multiprocessors, ask)
+        how = launch_of(cut, sizes, namespace["_gpu"](x.device).multiprocessors, ask)
         arguments = launches(cut.kernel, how, sizes, x, weight, bias, as_buffer(y), operands)
         run(cut.source, arguments, mode=mode, order=order)
 
@@ -67,21 +67,21 @@ def as_buffer(y: Tensor) -> Tensor:
 
 def ask(source: str, name: str, arguments: tuple[int, ...]) -> list[int]:
     """What a function of `source` says of launches, by the emulator."""
-    numbers = torch.zeros(len(Launched._fields), dtype=torch.int64)
+    numbers = torch.zeros(len(LaunchNumbers._fields), dtype=torch.int64)
     run(source, [Launch(name, 1, 1, 0, (numbers, *arguments))])
     return numbers.tolist()
 
 
-def told_for_few(cut: Cut, problem: Any, multiprocessors: int) -> Told:
-    """As `told`. Of blocks that go on from work to work there are so few that they do on small problems, too."""
-    how = told(cut, problem, multiprocessors, ask)
-    fewest = told(cut, problem, 0, ask).grid
+def launch_for_few(cut: Cut, problem: Any, multiprocessors: int) -> CutLaunch:
+    """As `launch_of`. Of blocks that go on from work to work there are so few that they do on small problems, too."""
+    how = launch_of(cut, problem, multiprocessors, ask)
+    fewest = launch_of(cut, problem, 0, ask).grid
     return replace(how, grid=min(how.grid, 2 * fewest))
 
 
 def launches(
     kernel: str,
-    how: Told | Plan,
+    how: CutLaunch | Plan,
     problem: Any,
     x: Tensor,
     weight: Tensor,
@@ -112,5 +112,5 @@ def launches(
         before.append(Launch(PREPARING.format(kernel), *shape, (weight, prepared)))
         weight = prepared
     sizes = (problem.y_channels, problem.batch, *problem.input_size, *problem.output_size)
-    threads = how.threads if isinstance(how, Told) else how.kernel.threads
+    threads = how.threads if isinstance(how, CutLaunch) else how.kernel.threads
     return [*before, Launch(kernel, how.grid, threads, how.shared_bytes, (x, weight, bias, y, *sizes, *operands))]

@@ -37,10 +37,10 @@ class Notes(TorchFunctionMode):
         self.operands: list[Tensor] = []
         self._given, self._calls = like.dtype, list[str]()
 
-    def of(self, tail: Callable[[Any], Any]) -> str:
-        """All that the tail calls, and at last what it gives."""
+    def of(self, epilogue: Callable[[Any], Any]) -> str:
+        """All that the epilogue calls, and at last what it gives."""
         with self:
-            last = tail(Result(self, "y", typed=True))
+            last = epilogue(Result(self, "y", typed=True))
         typed = not isinstance(last, Result) or last._typed
         return "; ".join([*self._calls, self._said(last) if typed else "?"])
 

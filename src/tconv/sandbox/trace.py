@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 from tconv.dispatch import passing_mode
 from tconv.precision import allows_tf32
 from tconv.problem import Problem
-from tconv.sandbox.behind import Callees, KnownTail, Place, Tails, parted
+from tconv.sandbox.epilogues import Callees, Epilogues, KnownEpilogue, Place, parted
 from tconv.sandbox.exchange import require_portable, tensors
 from tconv.sandbox.model_file import MODEL, Interface, LoadedModel, ModelFileError, blamed, load
 from tconv.sandbox.recording import Recorder
@@ -49,7 +49,7 @@ class TracedLayer:
         count: how often a forward pass runs it on this problem.
         called: it is a call of a function, not a module.
         line: of the model file, for a call of a function that stands there.
-        tails: what is called behind it as the file is written, as `behind.Tails` notes it; "" where nothing is.
+        epilogues: what is called behind it as the file is written, as `behind.Epilogues` notes it; "" where nothing is.
         in_evaluation: the same of the model in evaluation mode, where that is another one.
         empty: it ran on an empty batch, and `problem` has one sample.
         scripted: TorchScript runs it, in a module of that name.
@@ -61,7 +61,7 @@ class TracedLayer:
     count: int = 1
     called: bool = False
     line: int | None = None
-    tails: tuple[str, ...] = ()
+    epilogues: tuple[str, ...] = ()
     in_evaluation: tuple[str, ...] = ()
     empty: bool = False
     scripted: bool = False
@@ -78,9 +78,9 @@ class TracedLayer:
         Args:
             programs: by what is called behind layers.
         """
-        found = (programs.get(parted(noted)[0], "") for noted in self.tails)
+        found = (programs.get(parted(noted)[0], "") for noted in self.epilogues)
         program = next(filter(None, found), "")
-        return replace(problem, layer=replace(problem.layer, tail=program)) if program else problem
+        return replace(problem, layer=replace(problem.layer, epilogue=program)) if program else problem
 
 
 @dataclass(frozen=True)
@@ -90,17 +90,17 @@ class Trace:
     Args:
         layers: in the order of their first run.
         tf32: whether the model file leaves TF32 allowed.
-        sites: what tails call, by the number of the call that hands them over.
-        known: the tails by which the written file can know them.
-        modules: the classes of modules that tails call, by their names in `torch.nn`.
-        apart: why layers that are modules have no tails, by their names, where the model file's text does not show it.
+        sites: what epilogues call, by the number of the call that hands them over.
+        known: the epilogues by which the written file can know them.
+        modules: the classes of modules that epilogues call, by their names in `torch.nn`.
+        apart: why layers that are modules have no epilogues, by their names, where the model file does not show it.
         left: calls that PyTorch's operator must run, by the names that layers have, and why; not among `layers`.
     """
 
     layers: tuple[TracedLayer, ...]
     tf32: bool = True
     sites: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
-    known: tuple[KnownTail, ...] = ()
+    known: tuple[KnownEpilogue, ...] = ()
     modules: tuple[str, ...] = ()
     apart: Mapping[str, str] = field(default_factory=dict)
     left: Mapping[str, str] = field(default_factory=dict)
@@ -176,23 +176,23 @@ class Tracer:
         return callees.found()
 
     def fused(self, text: str, lines: list[int], runtime: str) -> dict[str, Any]:
-        """The layers of a text that hands tails to them, with those; the arguments are those of `behind.Tails`."""
-        tails = Tails(runtime, lines)
-        model = load(self._path, self._interface, text, tails.names)
-        traced = _trace(model, tails, evaluates=True)
-        sites = {str(number): sorted(calls) for number, calls in tails.sites.items()}
-        known = [asdict(each) for each in tails.known.values() if each is not None]
-        return {**traced, "sites": sites, "known": known, "modules": sorted(tails.modules), "apart": tails.ends}
+        """The layers of a text that hands epilogues to them, with those; arguments as of `Epilogues`."""
+        epilogues = Epilogues(runtime, lines)
+        model = load(self._path, self._interface, text, epilogues.names)
+        traced = _trace(model, epilogues, evaluates=True)
+        sites = {str(number): sorted(calls) for number, calls in epilogues.sites.items()}
+        known = [asdict(each) for each in epilogues.known.values() if each is not None]
+        return {**traced, "sites": sites, "known": known, "modules": sorted(epilogues.modules), "apart": epilogues.ends}
 
 
-def _trace(model: LoadedModel, tails: Tails | None = None, evaluates: bool = False) -> dict[str, Any]:
+def _trace(model: LoadedModel, epilogues: Epilogues | None = None, evaluates: bool = False) -> dict[str, Any]:
     try:
         with _fake_tensors():
-            found = _recorded(model, tails, evaluates)
+            found = _recorded(model, epilogues, evaluates)
     except ModelFileError as unreal:
         try:
             with _limited_memory(), torch.no_grad():
-                found = _recorded(model, tails, evaluates)
+                found = _recorded(model, epilogues, evaluates)
         except ModelFileError as error:
             if "allocate" not in str(error):
                 raise
@@ -235,7 +235,7 @@ def record(model: LoadedModel, prepare: Callable[[nn.Module], None] | None = Non
 
 def _recorded(
     model: LoadedModel,
-    tails: Tails | None = None,
+    epilogues: Epilogues | None = None,
     evaluates: bool = False,
     prepare: Callable[[nn.Module], None] | None = None,
 ) -> _NamedRecorder:
@@ -243,7 +243,7 @@ def _recorded(
 
     Args:
         prepare: is given the module before it runs.
-        tails: notes what the model hands to its layers.
+        epilogues: notes what the model hands to its layers.
         evaluates: a model in training mode runs in evaluation mode as well, to be seen there.
     """
     module = model.construct(0, *model.init_args, **model.init_kwargs)
@@ -252,10 +252,10 @@ def _recorded(
     if prepare is not None:
         prepare(module)
     inputs = model.make_inputs(0)
-    recorder = _NamedRecorder(module, str(model.path), tails)
-    if tails is not None:
-        tails.take(module)
-        tails.tell = recorder.note
+    recorder = _NamedRecorder(module, str(model.path), epilogues)
+    if epilogues is not None:
+        epilogues.take(module)
+        epilogues.tell = recorder.note
     with torch.compiler.set_stance("force_eager"), recorder.watching(), recorder, blamed(model.path, "forward"):
         outputs = module(*inputs)
         if evaluates and any(each.training for each in module.modules()):
@@ -289,9 +289,9 @@ class _Calls(TorchFunctionMode):
 class _NamedRecorder(Recorder):  # type: ignore[no-untyped-call]
     """Notes transposed convolutions by the module that runs them, or by the line that calls the function."""
 
-    def __init__(self, model: nn.Module, path: str, tails: Tails | None) -> None:
+    def __init__(self, model: nn.Module, path: str, epilogues: Epilogues | None) -> None:
         super().__init__()
-        self._tails = tails
+        self._epilogues = epilogues
         self._names = {module: name for name, module in model.named_modules()}
         self._path = path
         self._inside: list[nn.Module] = []
@@ -339,12 +339,12 @@ class _NamedRecorder(Recorder):  # type: ignore[no-untyped-call]
             behind[""] -= 1
 
     def layers(self) -> list[TracedLayer]:
-        def tails(layer: TracedLayer, evaluates: bool) -> tuple[str, ...]:
+        def epilogues(layer: TracedLayer, evaluates: bool) -> tuple[str, ...]:
             found = self._behind[evaluates].get(layer, Counter())
-            return tuple(+found) if self._tails is not None else ()
+            return tuple(+found) if self._epilogues is not None else ()
 
         return [
-            replace(layer, count=count, tails=tails(layer, False), in_evaluation=tails(layer, True))
+            replace(layer, count=count, epilogues=epilogues(layer, False), in_evaluation=epilogues(layer, True))
             for layer, count in self._found.items()
             if count
         ]
@@ -373,23 +373,23 @@ class _NamedRecorder(Recorder):  # type: ignore[no-untyped-call]
             return name
         file, line = self._caller()
         here = file == self._path
-        users = line if self._tails is None or not here else self._tails.lines[line - 1]
+        users = line if self._epilogues is None or not here else self._epilogues.lines[line - 1]
         where = f"line {users}" if here else f"{Path(file).name} line {line}"
         return f"{name}, {where}" if name else where
 
     def _note_end(self, layer: nn.Module) -> None:
-        """Why what stands behind a layer is not its tail, where the model file's text does not show it."""
-        if self._tails is None:
+        """Why a layer's epilogue is not its epilogue, where the model file's text does not show it."""
+        if self._epilogues is None:
             return
         caller = next(iter(self._inside[-2:-1]), None)
-        if isinstance(caller, nn.Sequential) and self._tails.is_sequence(caller):
-            end = self._tails.end_in(caller, layer, self._names)
+        if isinstance(caller, nn.Sequential) and self._epilogues.is_sequence(caller):
+            end = self._epilogues.end_in(caller, layer, self._names)
         else:
             file, line = self._caller()
             there = file != self._path and os.path.isfile(file)
             end = f"it is called in {Path(file).name}, line {line}, which stays as it is" if there else ""
         if end:
-            self._tails.ends.setdefault(self._names.get(layer, ""), end)
+            self._epilogues.ends.setdefault(self._names.get(layer, ""), end)
 
     def _caller(self) -> tuple[str, int]:
         """File and line of the nearest code that is neither torch's nor ours."""
@@ -431,7 +431,7 @@ def _available_bytes() -> int | None:
 
 def decode_layer(fields: dict[str, Any]) -> TracedLayer:
     """The inverse of dataclasses.asdict, also after a passage through JSON."""
-    behind = {name: tuple(fields[name]) for name in ("tails", "in_evaluation", "compiled")}
+    behind = {name: tuple(fields[name]) for name in ("epilogues", "in_evaluation", "compiled")}
     return TracedLayer(**{**fields, **behind, "problem": Problem.from_dict(fields["problem"])})
 
 
@@ -439,7 +439,7 @@ def decode_trace(fields: dict[str, Any]) -> Trace:
     """The answer of `Tracer.trace` and `Tracer.fused`, after a passage through JSON."""
     sites = {int(number): tuple(calls) for number, calls in fields.get("sites", {}).items()}
     known = tuple(
-        KnownTail(tuple(of["said"]), of["calls"], *(tuple(of[name]) for name in ("operands", "types", "learns")))
+        KnownEpilogue(tuple(of["said"]), of["calls"], *(tuple(of[name]) for name in ("operands", "types", "learns")))
         for of in fields.get("known", ())
     )
     modules, apart = tuple(fields.get("modules", ())), fields.get("apart", {})

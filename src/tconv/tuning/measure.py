@@ -139,7 +139,7 @@ class Tuner:
             assert plan is not None, "it was launched by the same rule before"
             call = caller(plan, compiled.cubin, operands, job.channels_last, read=read)
             reason = why_wrong(call, expected, job.problem, WRONG[kernel.layer.precision])
-            if reason is not None and job.problem.layer.tail:
+            if reason is not None and job.problem.layer.epilogue:
                 reason = self._why_unequal(_computed(job, trial.kernel), kernel, compiled.cubin)
             if reason is None:
                 calls[trial.kernel] = call
@@ -198,7 +198,7 @@ def _computed(job: Job, kernel: Kernel[Any]) -> Problem:
 
 def _expected(operands: Operands, problem: Problem) -> tuple[Tensor, list[Tensor]]:
     """The float64 result, in float32 unless the problem is in float64, and what the layer's program reads for it."""
-    program = parse(problem.layer.tail or SUM)
+    program = parse(problem.layer.epilogue or SUM)
     read = draw_operands(program, problem, operands.x.device, seed=0)
     dtype = torch.float64 if problem.layer.precision == "fp64" else torch.float32
     expected = torch.empty(problem.output_shape, dtype=dtype, device=operands.x.device)

@@ -1,9 +1,9 @@
-"""The user's source with what stands behind transposed convolutions handed to them: ``cuda_fused(layer, x, tail=…)``.
+"""The user's source with their epilogues handed to transposed convolutions: ``cuda_fused(layer, x, epilogue=…)``.
 
 A layer's result is followed through the expression in which the layer is called, and then through the statements behind
 that, as long as they are calls and operators that the pointwise language has, on it and on what needs no computation.
-They become a function, the *tail*, in the words that the user wrote: it runs where a kernel does not compute the same.
-Values in between must be used nowhere else.
+They become a function, the *epilogue*, in the words that the user wrote. It runs where a kernel does not compute the
+same. Values in between must be used nowhere else.
 
 What is called there was seen in a forward pass (`Calls`): of a name alone nothing is known.
 """
@@ -21,7 +21,7 @@ from tconv.codegen.fuse.source import Edit, SourceText
 from tconv.codegen.fuse.syntax import WithoutAnnotations, blocks
 from tconv.codegen.fuse.writing import ChainWriter
 from tconv.codegen.names import Names
-from tconv.sandbox.behind import FORWARD, Place, place_of
+from tconv.sandbox.epilogues import FORWARD, Place, place_of
 
 #: Decorators that run a function as it is; so do those that a call gives.
 _NOT_READERS = ("torch.no_grad", "torch.inference_mode", None)
@@ -47,7 +47,7 @@ class FusedSource:
     Args:
         text: the whole file.
         lines: of each line of `text`, from 1 on, the line of the user's source that it came from.
-        sites: the calls that were given tails, by their numbers.
+        sites: the calls that were given epilogues, by their numbers.
         apart: why nothing goes with other layers' calls, where something stands behind them.
     """
 
@@ -69,7 +69,7 @@ def fuse(
     numbered: bool = False,
     compiled: Collection[int] = (),
 ) -> FusedSource:
-    """The source with the tails of its layers.
+    """The source with the epilogues of its layers.
 
     Args:
         without: layers' calls that stay as they are.

@@ -24,7 +24,7 @@ from tconv.codegen.fuse.syntax import (
 )
 from tconv.codegen.names import Names
 from tconv.codegen.uses import Uses, bound_names, reader_of_frames
-from tconv.sandbox.behind import Place, place_of
+from tconv.sandbox.epilogues import Place, place_of
 
 #: Deletions, and annotations alone.
 WITHOUT_VALUE = (ast.Delete, ast.AnnAssign)
@@ -41,7 +41,7 @@ class Joined:
     call: ast.Call
     value: ast.expr
     before: Sequence[ast.expr]
-    behind: Sequence[ast.expr]
+    after: Sequence[ast.expr]
 
 
 @dataclass
@@ -333,7 +333,7 @@ class ChainFinder:
 
 
 def behind(chain: Chain) -> Iterator[ast.AST]:
-    """The nodes of what stands behind a layer's call."""
+    """The nodes of a layer's epilogue's call."""
     inner = set(ast.walk(chain.layer))
     for part in (chain.expression, *chain.statements, *([chain.last] if chain.last else [])):
         yield from (node for node in ast.walk(part) if node not in inner)

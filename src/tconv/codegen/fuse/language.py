@@ -8,7 +8,7 @@ from typing import TypeGuard
 
 from tconv.codegen.names import Names
 from tconv.pointwise.calls import known_calls
-from tconv.sandbox.behind import LAYER, POINTWISE, Place, place_of
+from tconv.sandbox.epilogues import LAYER, POINTWISE, Place, place_of
 
 #: What each call was seen to call, by where it stands.
 Calls = Mapping[Place, Collection[str]]
@@ -83,7 +83,7 @@ class Language:
     def is_operand(self, node: ast.expr, region: frozenset[str]) -> bool:
         """Whether an expression needs no computation, or makes a tensor of a number that needs none.
 
-        That is no tensor while the tail is noted: nothing may be done with it.
+        That is no tensor while the epilogue is noted: nothing may be done with it.
         """
         if isinstance(node, ast.Call) and self._names.dotted(node.func) == _TENSOR:
             plain = len(node.args) == 1 and all(each.arg in ("dtype", "device") for each in node.keywords)

@@ -1,4 +1,4 @@
-"""How a chain is written: the call of `cuda_fused`, with a function of what stands behind the layer."""
+"""How a chain is written: the call of `cuda_fused`, with a function of the layer's epilogue."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tconv.codegen.fuse.language import VIEWS, Language
 from tconv.codegen.fuse.source import Edit, SourceText
 from tconv.codegen.fuse.syntax import are_copies, arguments_of, changed, free_name, target_of
 from tconv.codegen.names import Names
-from tconv.sandbox.behind import FUSED, Place, place_of
+from tconv.sandbox.epilogues import FUSED, Place, place_of
 
 _FOUR = " " * 4
-#: Of comments, and of calls in one line with their tails.
+#: Of comments, and of calls in one line with their epilogues.
 _COLUMNS, _LONGEST = 110, 120
 
 
@@ -50,8 +50,8 @@ class ChainWriter:
         first = self._source.starts[chain.statement.lineno - 1]
         if not chain.statements and chain.part is None:
             alone = chain.expression is chain.layer
-            tail = "" if alone or row else self._lambda(chain.layer, chain.expression, free_name("y", used))
-            call = _call(self._fused_words(number, chain, tail, row or modules))
+            epilogue = "" if alone or row else self._lambda(chain.layer, chain.expression, free_name("y", used))
+            call = _call(self._fused_words(number, chain, epilogue, row or modules))
             taken = chain.joined.call if chain.joined else chain.expression
             yield Edit(first, first, above)
             yield Edit(self._source.offset(taken), self._source.end(taken), call)
@@ -68,7 +68,7 @@ class ChainWriter:
         instead = self._instead(chain)
         target = instead or target
         alone = chain.expression is chain.layer
-        tail = free_name("tail", used)
+        epilogue = free_name("epilogue", used)
         only = self._only_expression(chain)
         in_line = ""
         if only is not None and alone:
@@ -87,7 +87,7 @@ class ChainWriter:
             # What it reads before it binds it, it takes as an argument, whose default is what is bound outside.
             parameter = free_name("y", used) if chain.name in chain.captured else chain.name
             parameters = ", ".join([parameter, *(f"{name}={name}" for name in chain.captured)])
-            body = f"{indent}def {tail}({parameters}):{self._source.newline}"
+            body = f"{indent}def {epilogue}({parameters}):{self._source.newline}"
             further = "\t" if "\t" in indent else _FOUR
             if not alone:
                 text = self._lambda(chain.layer, chain.expression, parameter).partition(": ")[2]
@@ -98,7 +98,9 @@ class ChainWriter:
             result = _enclosed(self._source.of(chain.last)) if chain.last else kept
             body += "" if whole else f"{indent}{further}return {result}{self._source.newline}"
             yield Edit(first, start, body + self._source.newline)
-            yield Edit(end, end, above + self._line(indent, target, self._fused_words(number, chain, tail, modules)))
+            yield Edit(
+                end, end, above + self._line(indent, target, self._fused_words(number, chain, epilogue, modules))
+            )
         if end > start:
             yield Edit(start, end, "")
         if chain.part is not None and instead:
@@ -124,7 +126,7 @@ class ChainWriter:
         return "".join(line for line in lines if line.lstrip().startswith("#"))
 
     def _row(self, chain: Chain) -> list[str]:
-        """The modules whose calls, one behind another, a chain is; none if it is something else."""
+        """The modules whose calls, one after the other, a chain is; none if it is something else."""
         words: list[str] = []
 
         def follow(node: ast.expr | None, name: str | None) -> bool:
@@ -148,7 +150,7 @@ class ChainWriter:
         return words if alike else []
 
     def _only_expression(self, chain: Chain) -> tuple[ast.stmt, ast.expr] | None:
-        """The one expression that stands behind a chain's first statement, if that is all and takes one line."""
+        """The one expression that follows a chain's first statement, if that is all and takes one line."""
         only: tuple[ast.stmt, ast.expr] | None = None
         if chain.part is not None and chain.last is not None and not chain.statements:
             only = chain.part[0], chain.last
@@ -169,13 +171,13 @@ class ChainWriter:
 
     def _lambda(self, layer: ast.Call, expression: ast.expr, name: str) -> str:
         start, end = self._source.offset(expression), self._source.end(expression)
-        before, behind = (
+        before, after = (
             self._source.bytes[start : self._source.offset(layer)],
             self._source.bytes[self._source.end(layer) : end],
         )
-        return f"lambda {name}: {before.decode()}{name}{behind.decode()}"
+        return f"lambda {name}: {before.decode()}{name}{after.decode()}"
 
-    def _fused_words(self, number: int, chain: Chain, tail: str, modules: Sequence[str]) -> list[str]:
+    def _fused_words(self, number: int, chain: Chain, epilogue: str, modules: Sequence[str]) -> list[str]:
         """The arguments of `cuda_fused`."""
         layer = chain.layer
         function = self._source.of(layer.func)
@@ -188,14 +190,14 @@ class ChainWriter:
         )
         if "\n" in given or "#" in given:
             given = ast.unparse(layer)[len(ast.unparse(layer.func)) + 1 : -1]
-        words = [function, *([given] if given else []), *[f"tail={tail}"] * bool(tail)]
+        words = [function, *([given] if given else []), *[f"epilogue={epilogue}"] * bool(epilogue)]
         if modules:
             words.append(f"modules=[{', '.join(modules)}]")
         if chain.joined is not None:
-            for name, parts in (("before", chain.joined.before), ("behind", chain.joined.behind)):
+            for name, parts in (("before", chain.joined.before), ("after", chain.joined.after)):
                 words += [f"{name}=[{', '.join(map(self._source.of, parts))}]"] * bool(parts)
-        words += [f"reads=[{', '.join(self._reads(chain))}]"] * bool(tail)
-        words += [f"site={number}"] * (self._numbered or bool(tail))
+        words += [f"reads=[{', '.join(self._reads(chain))}]"] * bool(epilogue)
+        words += [f"site={number}"] * (self._numbered or bool(epilogue))
         return words
 
     def _line(self, indent: str, target: str, words: Sequence[str]) -> str:
@@ -208,12 +210,12 @@ class ChainWriter:
         return f"{indent}{target} {FUSED}({self._source.newline}{given}{indent}){self._source.newline}"
 
     def _reads(self, chain: Chain) -> list[str]:
-        """What a tail reads beside the layer's result, but for functions and modules that it calls.
+        """What an epilogue reads beside the layer's result, but for functions and modules that it calls.
 
-        Names, attributes, and parts and views of these, as they are before the tail binds any name.
+        Names, attributes, and parts and views of these, as they are before the epilogue binds any name.
         """
         region: set[str | None] = {target.id for target in map(target_of, chain.statements) if target is not None}
-        region |= {chain.name} if chain.statements or chain.part else set()  # else it is bound behind the call
+        region |= {chain.name} if chain.statements or chain.part else set()  # else it is bound after the call
         found, inside = list(chain.captured), set[ast.AST]()
         names = (n for n in behind(chain) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load))
         for name in sorted(names, key=place_of):

@@ -16,7 +16,7 @@ from tconv.codegen.headers.syntax import Text
 from tconv.codegen.marks import unmarked
 from tconv.kernels.source import (
     PROGRAMS,
-    Launched,
+    LaunchNumbers,
     configuration,
     family_header,
     header_texts,
@@ -30,7 +30,7 @@ from tconv.pointwise.program import parse
 #: What families share.
 PRIMITIVES = "primitives"
 #: What the host's side asks of them.
-_HOST_ASKS = "Sizes index_limit " + " ".join(f".{name}" for name in Launched._fields[:-1])
+_HOST_ASKS = "Sizes index_limit " + " ".join(f".{name}" for name in LaunchNumbers._fields[:-1])
 _FIRST_MACRO = "#define TCONV_CONSTANT "
 #: What a header says of itself, which names other files.
 _FIRST_COMMENT = re.compile(r"\A(//[^\n]*\n)+")
@@ -48,7 +48,7 @@ def kernel_texts(kernels: Sequence[Kernel[Any]]) -> dict[str, str]:
     asked += ["preparing_threads"] * any(map(prepares_weights, families))
     user = " ".join([_HOST_ASKS, *asked, *(configuration(kernel, "any") for kernel in kernels)])
     user = " ".join([user, *sorted({f"{kernel.family}_inputs()" for kernel in kernels if prepares_inputs(kernel)})])
-    programs = sorted({kernel.layer.tail for kernel in kernels} - {""})
+    programs = sorted({kernel.layer.epilogue for kernel in kernels} - {""})
     user = " ".join([user, *(functor(parse(program), "program") for program in programs)])
     headers = header_texts([*map(family_header, families), *[PROGRAMS] * bool(programs)])
     primitives = "\n".join(text for name, text in headers.items() if name.startswith(f"{PRIMITIVES}/"))

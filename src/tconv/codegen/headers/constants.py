@@ -104,7 +104,7 @@ def _known_of(kernel: Kernel[Any]) -> dict[str, int]:
         "Layer::group_in_channels": layer.in_channels_per_group,
         "Layer::group_out_channels": layer.out_channels_per_group,
         "Layer::has_bias": layer.bias,
-        "Layer::has_program": int(bool(layer.tail)),
+        "Layer::has_program": int(bool(layer.epilogue)),
         **{f"Rounding::{name}": number for number, name in enumerate(("none", *ROUNDING.values()))},
     }
     names["Layer::rounding"] = names[f"Rounding::{ROUNDING.get(layer.precision, 'none')}"]

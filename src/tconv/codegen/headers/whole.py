@@ -125,7 +125,7 @@ def _declared(constants: Sequence[Constant]) -> Iterator[str]:
 def _asked(kernels: Sequence[tuple[Kernel[Any], str]]) -> str:
     """What the host's side mentions."""
     preparing = ["preparing_threads"] * any(source.prepares_weights(kernel.family) for kernel, _ in kernels)
-    members = [f".{name}" for name in source.Launched._fields[:-1]]
+    members = [f".{name}" for name in source.LaunchNumbers._fields[:-1]]
     return " ".join(["Sizes index_limit", *preparing, *members, *(source.launch_name(name) for _, name in kernels)])
 
 
@@ -199,9 +199,9 @@ def _until_same(change: Callable[[str], str], text: str) -> str:
 
 def _program_name(kernels: Sequence[tuple[Kernel[Any], str]], kernel: Kernel[Any]) -> str:
     """The functor of a kernel's program: that of the first kernel which has the same; none where it has no program."""
-    wanted = kernel.layer.tail, reads_channels_last(kernel)
-    first = next(name for other, name in kernels if (other.layer.tail, reads_channels_last(other)) == wanted)
-    return f"{first}_program" if kernel.layer.tail else ""
+    wanted = kernel.layer.epilogue, reads_channels_last(kernel)
+    first = next(name for other, name in kernels if (other.layer.epilogue, reads_channels_last(other)) == wanted)
+    return f"{first}_program" if kernel.layer.epilogue else ""
 
 
 def _functors(kernels: Sequence[tuple[Kernel[Any], str]]) -> dict[str, str]:
@@ -209,7 +209,9 @@ def _functors(kernels: Sequence[tuple[Kernel[Any], str]]) -> dict[str, str]:
     made = {}
     for kernel, _ in kernels:
         if name := _program_name(kernels, kernel):
-            text = functor(parse(kernel.layer.tail), name).replace("tconv::", "").replace(", bool channels_last>", ">")
+            text = (
+                functor(parse(kernel.layer.epilogue), name).replace("tconv::", "").replace(", bool channels_last>", ">")
+            )
             made[name] = re.sub(r"\bchannels_last\b", str(reads_channels_last(kernel)).lower(), text)
     return made
 
@@ -247,7 +249,7 @@ def _launch_function(kernel: Kernel[Any], name: str) -> str:
 def _functions(kernel: Kernel[Any], name: str, program: str, element: Type) -> str:
     behind = ("", "")
     if program:
-        operands = [operand.name for operand in parse(kernel.layer.tail).operands]
+        operands = [operand.name for operand in parse(kernel.layer.epilogue).operands]
         behind = source.reads_and_program(operands, name, reads_channels_last(kernel))
     made = [source.function(kernel, name, "", *behind)]
     made += [source.function(kernel, name, "_weights")] * source.prepares_weights(kernel.family)

@@ -18,8 +18,8 @@ from tconv.codegen.marks import marks, only, unmarked
 
 #: What marks ask: whether the file has layers with something behind them; a program among that; one with tensors that
 #: scale, for whose gradients there are programs of their own; modules in a row that it hands to a layer.
-TAILS, PROGRAMS, SCALES, SEQUENCES = (
-    "where tails are fused",
+EPILOGUES, PROGRAMS, SCALES, SEQUENCES = (
+    "where epilogues are fused",
     "where programs are computed",
     "where tensors scale",
     "where sequences are fused",
@@ -35,12 +35,12 @@ FUNCTIONS, ELSEWHERE, LAZY, PREPARED = (
 #: In the order in which they stand in a file, with what a file has them for; "" where every file has them.
 PARTS = (
     ("records", ""),
-    ("known_tails", PROGRAMS),
+    ("known_epilogues", PROGRAMS),
     ("dispatch", ""),
     ("launch", ""),
     ("conv_transpose", ""),
     ("functions", FUNCTIONS),
-    ("tails", TAILS),
+    ("epilogues", EPILOGUES),
     ("gradients", PROGRAMS),
     ("equal", ""),
     ("modules", ""),
@@ -50,8 +50,8 @@ PARTS = (
 )
 #: What stands at its end.
 BELOW = "binding"
-#: By which tails are handed to layers.
-_OF_TAILS = ("tails", "gradients", "equal", "sequences")
+#: By which epilogues are handed to layers.
+_OF_EPILOGUES = ("epilogues", "gradients", "equal", "sequences")
 _MARK = "# ---- copied from here on\n"
 
 
@@ -68,9 +68,9 @@ def text_for(wanted: Mapping[str, bool]) -> str:
     return "\n\n\n".join(only(text, {mark: wanted[mark] for mark in marks(text)}).strip("\n") for text in parts)
 
 
-def tails_text() -> str:
-    """What hands tails to layers."""
-    return "\n\n\n".join(unmarked(part(name)) for name in _OF_TAILS)
+def epilogues_text() -> str:
+    """What hands epilogues to layers."""
+    return "\n\n\n".join(unmarked(part(name)) for name in _OF_EPILOGUES)
 
 
 @cache

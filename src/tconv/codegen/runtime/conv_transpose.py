@@ -13,10 +13,10 @@ from torch.autograd import forward_ad
 
 if TYPE_CHECKING:
     from tconv.codegen.runtime.dispatch import _Launch, _launch_for
-    from tconv.codegen.runtime.known_tails import _PROGRAMS
+    from tconv.codegen.runtime.epilogues import _fused
+    from tconv.codegen.runtime.known_epilogues import _PROGRAMS
     from tconv.codegen.runtime.launch import _launch
     from tconv.codegen.runtime.records import ELSEWHERE
-    from tconv.codegen.runtime.tails import _fused
 
 # ---- copied from here on
 
@@ -157,7 +157,7 @@ def _autocast(tensor, dtype):
 
 
 def _conv_transpose(
-    dims, input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1, tail=None
+    dims, input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1, epilogue=None
 ):
     """Equivalent to: the conv_transpose of torch.nn.functional with `dims` spatial dimensions."""
     stride, padding, dilation = _tuple(stride, dims), _tuple(padding, dims), _tuple(dilation, dims)
@@ -166,13 +166,13 @@ def _conv_transpose(
     if autocast is not None:
         input, weight, bias = (_autocast(tensor, autocast) for tensor in (input, weight, bias))
     tensors = (input.unsqueeze(0) if input.dim() == dims + 1 else input, weight, bias)
-    # ---- where tails are fused
-    if tail is not None:
-        y = _fused(tensors, options, tail, autocast) if tensors[0] is input else None
+    # ---- where epilogues are fused
+    if epilogue is not None:
+        y = _fused(tensors, options, epilogue, autocast) if tensors[0] is input else None
         if y is not None:
             return y
-        return tail.joined(tail(_conv_transpose(dims, input, weight, bias, *options)))
-    # ---- where tails are fused
+        return epilogue.joined(epilogue(_conv_transpose(dims, input, weight, bias, *options)))
+    # ---- where epilogues are fused
     if _OPERATOR is not None and (torch.compiler.is_compiling() or _modes()):
         y = _OPERATOR(*tensors, *options)
         return y if tensors[0] is input else y.squeeze(0)

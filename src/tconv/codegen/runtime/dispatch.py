@@ -47,9 +47,9 @@ def _three(values, fill):
 
 # A kernel for a call of these sizes, (depth, height, width), so many samples at a time. The result has a shape, and is
 # a slice of a tensor with `y_channels`, or all of it.
-# ---- where tails are fused
+# ---- where epilogues are fused
 # `others` has those of the same call with something behind the layer.
-# ---- where tails are fused
+# ---- where epilogues are fused
 _Launch = namedtuple("_Launch", "kernel y_channels batch input_size output_size shape samples others")
 
 

@@ -7,20 +7,20 @@ import torch
 
 if TYPE_CHECKING:
     from tconv.codegen.runtime.conv_transpose import _apply, _gradients, _run, _wanted
-    from tconv.codegen.runtime.known_tails import _PROGRAMS
+    from tconv.codegen.runtime.known_epilogues import _PROGRAMS
 
 # ---- copied from here on
 
 
 class _Fused(torch.autograd.Function):
-    """A layer and what stands behind it, in one kernel, and so their gradients where that is known. Else the layer is
+    """A layer and its epilogue, in one kernel, and so their gradients where that is known. Else the layer is
     computed again, and what stood behind it then, in PyTorch's operators."""
 
     @staticmethod
-    def forward(ctx, launch, layer, options, tailed, x, weight, bias, *operands):
+    def forward(ctx, launch, layer, options, known, x, weight, bias, *operands):
         y = _run(launch, x, weight, bias, *operands)
-        ctx.save_for_backward(x, weight, bias, *operands, y if tailed.keeps else None)
-        ctx.layer, ctx.options, ctx.tailed = layer, options, tailed
+        ctx.save_for_backward(x, weight, bias, *operands, y if known.keeps else None)
+        ctx.layer, ctx.options, ctx.known = layer, options, known
         ctx.bias_sizes = None if bias is None else list(bias.shape)
         return y
 
@@ -37,7 +37,7 @@ class _Fused(torch.autograd.Function):
             wanted = [t for t, need in zip(given, needed) if need]
             for t in () if again else wanted:
                 t.requires_grad_()
-            y = ctx.tailed.again(_apply(*given[:3], ctx.options, ctx.layer), *given[3:])
+            y = ctx.known.again(_apply(*given[:3], ctx.options, ctx.layer), *given[3:])
         found = iter(torch.autograd.grad(y, wanted, gradient, create_graph=again, allow_unused=True))
         return (None, None, None, None, *(next(found) if need else None for need in needed))
 
@@ -46,21 +46,21 @@ _apply_fused = super(torch.autograd.Function, _Fused).apply
 
 
 def _known_gradients(ctx, gradient, needed, saved, y):
-    """Those of a layer and of what stands behind it, by kernels or from the result; None where they are not known."""
+    """Those of a layer and of its epilogue, by kernels or from the result; None where they are not known."""
     x, weight, bias, *operands = saved
-    tailed, of_layer, found, sums = ctx.tailed, gradient, [None] * len(operands), {}
-    sources = [source if need else None for source, need in zip(tailed.sources, needed[3:])]
-    if not (tailed.backward or tailed.slope) or "again" in sources:
+    known, of_layer, found, sums = ctx.known, gradient, [None] * len(operands), {}
+    sources = [source if need else None for source, need in zip(known.sources, needed[3:])]
+    if not (known.backward or known.slope) or "again" in sources:
         return None
     if any(needed[:3]) or any(source and source[0] == "layer" for source in sources):
-        if tailed.slope:
-            of_layer = tailed.slope(gradient, y)
+        if known.slope:
+            of_layer = known.slope(gradient, y)
         else:
-            launch = _wanted((x, weight, bias), ctx.options, tailed.backward)
+            launch = _wanted((x, weight, bias), ctx.options, known.backward)
             if launch is None:
                 return None
-            of_layer = _run(launch, x, weight, bias, *(operands[place] for place in tailed.reads), gradient)
-    for place, (name, source) in enumerate(zip(_PROGRAMS[tailed.program], sources)):
+            of_layer = _run(launch, x, weight, bias, *(operands[place] for place in known.reads), gradient)
+    for place, (name, source) in enumerate(zip(_PROGRAMS[known.program], sources)):
         if source:
             of, factor = source
             part = gradient if of == "given" else of_layer
@@ -93,7 +93,7 @@ def _sums(ctx, program, reads, saved, gradient, name):
     """The gradient that a program gives of a tensor of that name, summed along rows and columns where it has one value
     for them, in slices of the batch."""
     x, weight, bias, *operands = saved
-    whole, parts, names = name.startswith("ou"), [], _PROGRAMS[ctx.tailed.program]
+    whole, parts, names = name.startswith("ou"), [], _PROGRAMS[ctx.known.program]
     samples = len(x) if whole else max(1, _SUMMED_BYTES // (gradient[0].numel() * gradient.element_size()))
     for first in range(0, len(x), samples):
         own = slice(first, first + samples)

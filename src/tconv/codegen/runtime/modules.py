@@ -24,7 +24,7 @@ class _CudaForward:
         return self
 
     # ---- where layers are built elsewhere
-    def forward(self, input, output_size=None, tail=None):
+    def forward(self, input, output_size=None, epilogue=None):
         # ---- where layers are built elsewhere
         if self._left:
             return super().forward(input, output_size)
@@ -34,7 +34,7 @@ class _CudaForward:
             sizes = (self.stride, self.padding, self.kernel_size, dims, self.dilation)
             output_padding = self._output_padding(input, output_size, *sizes)
         options = (self.stride, self.padding, output_padding, self.groups, self.dilation)
-        return _conv_transpose(dims, input, self.weight, self.bias, *options, tail)
+        return _conv_transpose(dims, input, self.weight, self.bias, *options, epilogue)
 
 
 @functools.lru_cache(maxsize=None)

@@ -23,9 +23,9 @@ _Layer = namedtuple("_Layer", "in_channels out_channels kernel_size stride paddi
 # columns that are loaded at once, of which rows of the input have a multiple; axes along which inputs have one element;
 # whether operands are rounded to TF32. Bytes of the weights in the order in which the kernel loads them, 0 where it
 # takes them as they are; whether inputs are put into another order, too.
-# ---- where tails are fused
+# ---- where epilogues are fused
 # What it computes behind the layer.
-# ---- where tails are fused
+# ---- where epilogues are fused
 _Kernel = namedtuple(
     "_Kernel",
     "family name place shared_bytes columns single tf32 weight_bytes prepares_inputs program",

@@ -1,4 +1,4 @@
-"""How modules in a row become a layer and what stands behind it."""
+"""How modules in a row become a layer and its epilogue."""
 # mypy: ignore-errors
 
 from typing import TYPE_CHECKING
@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 if TYPE_CHECKING:
+    from tconv.codegen.runtime.epilogues import cuda_fused
     from tconv.codegen.runtime.equal import _Equal
-    from tconv.codegen.runtime.known_tails import _POINTWISE
+    from tconv.codegen.runtime.known_epilogues import _POINTWISE
     from tconv.codegen.runtime.modules import _CudaForward
-    from tconv.codegen.runtime.tails import cuda_fused
 
 # ---- copied from here on
 

@@ -355,7 +355,7 @@ class _Court:
 
         def control(parts: Collection[str]) -> Mapping[str, list[Check]]:
             """In a process with the same past."""
-            if behind_results:
+            if epilogue_results:
                 return check_results(reference, self._open_control, then=partial(then, parts=parts), **of_pair).parts
             return check_replacement(reference, self._open_control, **options, parts=parts)
 
@@ -363,8 +363,8 @@ class _Court:
         found = self._check_results(reference, **({"then": first, **of_pair} if one_process else {}))
         if not found.verdict.equal:
             return found.verdict
-        parts, behind_results = dict(found.parts), bool(found.parts)
-        if not behind_results:  # also where Model's own failures were excused
+        parts, epilogue_results = dict(found.parts), bool(found.parts)
+        if not epilogue_results:  # also where Model's own failures were excused
             begins()
             parts = check_replacement(reference, self._open_candidate, **options)
         checks = (*found.verdict.checks, *self._without_models_own(reference, parts, control))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-from tconv.planner.direct import launching as rules
+from tconv.planner.direct import launch as rules
 from tconv.planner.direct.candidates import candidates
 from tconv.planner.direct.model import predict
 from tconv.planner.direct.shape import DirectShape
@@ -25,7 +25,7 @@ class _Direct(Family[DirectTile]):
     tile = DirectTile
     shape = DirectShape
     rules = rules
-    launching = staticmethod(rules.launching)
+    launch_traits = staticmethod(rules.launch_traits)
     on_tensor_cores = False
     preparing_threads = 0
     alignment = 1

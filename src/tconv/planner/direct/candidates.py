@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from tconv.planner.direct.builder import LANES, SHARED_BYTES, default_tile, direct_tile, is_small, phases_on_lanes
-from tconv.planner.direct.launching import launching, runs
+from tconv.planner.direct.launch import launch_traits, runs
 from tconv.planner.direct.shape import DirectShape
 from tconv.planner.direct.tile import DirectTile
 from tconv.planner.gpu import Gpu
@@ -48,7 +48,7 @@ def candidates(problem: Problem, gpu: Gpu) -> DirectTile:
     shape = DirectShape(layer, tiles)
     good: Array = is_small(layer, tiles) & (shape.thread_accumulators >= _LEAST_ACCUMULATORS)
     # Of few warps, several sets share the input channels.
-    warps = runs(problem, layer, launching(layer, tiles, gpu.multiprocessors)) * shape.parts
+    warps = runs(problem, layer, launch_traits(layer, tiles, gpu.multiprocessors)) * shape.parts
     few: Array = warps < _FEW_WARPS * gpu.multiprocessors
     splits: Array = np.where(few[:, None], _SPLITS, 1)
     tried = good[:, None] & (few[:, None] | (np.arange(len(_SPLITS)) == 0))

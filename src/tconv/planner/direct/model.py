@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tconv.planner.direct.launching import grid, launching, runs
+from tconv.planner.direct.launch import grid, launch_traits, runs
 from tconv.planner.direct.shape import DirectShape, accumulator_words, is_vector
 from tconv.planner.direct.tile import DirectTile
 from tconv.planner.gpu import SHORTEST_SECONDS, Gpu
@@ -111,7 +111,7 @@ def predict(problem: Problem, tile: DirectTile, gpu: Gpu, fitted: Constants = FI
     width = layer.axes[2]
     shape = DirectShape(layer, tile)
     words = accumulator_words(layer)
-    kernel = launching(layer, tile, gpu.multiprocessors)
+    kernel = launch_traits(layer, tile, gpu.multiprocessors)
     blocks = 1.0 * grid(problem, layer, kernel)
     stays, tiled = shape.resident, tile.warps_wide > 0
     on_lanes = tile.phase_lanes > 1  # all tiles of a layer, or none

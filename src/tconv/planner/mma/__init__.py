@@ -10,7 +10,7 @@ from tconv.planner import block_tiles
 from tconv.planner.family import Candidates, Family, Ranked
 from tconv.planner.gpu import Gpu
 from tconv.planner.mma.candidates import candidates
-from tconv.planner.mma.launching import PREPARING_THREADS, launching
+from tconv.planner.mma.launch import PREPARING_THREADS, launch_traits
 from tconv.planner.mma.model import predict
 from tconv.planner.mma.shape import MmaShape
 from tconv.planner.mma.tile import MmaTile
@@ -33,7 +33,7 @@ class _Mma(Family[MmaTile]):
     tile = MmaTile
     shape = MmaShape
     rules = block_tiles
-    launching = staticmethod(launching)
+    launch_traits = staticmethod(launch_traits)
     on_tensor_cores = True
     preparing_threads = PREPARING_THREADS
     alignment = 16

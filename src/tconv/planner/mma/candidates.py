@@ -23,7 +23,7 @@ from tconv.planner.mma.builder import (
     with_more_stages,
     with_resident_weights,
 )
-from tconv.planner.mma.launching import launching
+from tconv.planner.mma.launch import launch_traits
 from tconv.planner.mma.shape import MmaShape
 from tconv.planner.mma.tile import MmaTile
 from tconv.planner.numbers import Array, joined, taken
@@ -136,12 +136,12 @@ def _variants(
     tiles, limits = taken(tiles, of), taken(limits, of)
     shape = MmaShape(layer, tiles)
     fits = shape.shared_bytes <= limits.shared_bytes
-    blocks: Array = grid(problem, layer, launching(layer, tiles, gpu.multiprocessors))
+    blocks: Array = grid(problem, layer, launch_traits(layer, tiles, gpu.multiprocessors))
 
     stays = np.flatnonzero(can_stay(shape))
     resident, most_shared = with_resident_weights(layer, taken(tiles, stays)), limits.shared_bytes[stays]
     of_resident = MmaShape(layer, resident)
-    fewer = grid(problem, layer, launching(layer, resident, gpu.multiprocessors)) < blocks[stays]
+    fewer = grid(problem, layer, launch_traits(layer, resident, gpu.multiprocessors)) < blocks[stays]
     pays = (of_resident.shared_bytes <= most_shared) & fewer
     resident = taken(resident, pays)
     yield of[stays[pays]], with_more_stages(layer, resident, most_shared[pays]) if copied else resident

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from tconv.planner.block_tiles import covered, grid, works
 from tconv.planner.gpu import SHORTEST_SECONDS, Gpu
 from tconv.planner.mma.builder import MOST_PRODUCTS
-from tconv.planner.mma.launching import launching
+from tconv.planner.mma.launch import launch_traits
 from tconv.planner.mma.shape import MmaShape
 from tconv.planner.mma.tile import MmaTile
 from tconv.planner.numbers import ceil, ceil_div, gcd, least, most, where
@@ -122,7 +122,7 @@ class MmaCost:
 def predict(problem: Problem, layer: Layer, tile: MmaTile, gpu: Gpu, fitted: Constants = FITTED) -> MmaCost:
     """The cost of `problem` by a kernel of `layer` with `tile`, or with many tiles, on `gpu`."""
     shape = MmaShape(layer, tile)
-    kernel = launching(layer, tile, gpu.multiprocessors)
+    kernel = launch_traits(layer, tile, gpu.multiprocessors)
     blocks = 1.0 * grid(problem, layer, kernel)
     warps = tile.threads // 32
     steps = shape.k_tiles * shape.stage_steps

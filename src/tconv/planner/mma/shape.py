@@ -287,7 +287,7 @@ class MmaShape:
     @cached_property
     def staged_bytes(self) -> int:
         """Of an output in a subtile: a program takes accumulators."""
-        return self.accumulator_bytes if self.layer.tail else self.item_bytes
+        return self.accumulator_bytes if self.layer.epilogue else self.item_bytes
 
     @cached_property
     def subtile_position_tiles(self) -> int:

@@ -6,7 +6,7 @@ import math
 from functools import lru_cache
 
 from tconv.planner import block_tiles
-from tconv.planner.block_tiles import Launching
+from tconv.planner.block_tiles import LaunchTraits
 from tconv.planner.family import Candidates, Family, Ranked
 from tconv.planner.gpu import Gpu
 from tconv.planner.numbers import length
@@ -14,7 +14,7 @@ from tconv.planner.plan import InputPreparation, Kernel
 from tconv.planner.shifts import together
 from tconv.planner.sizes import representative
 from tconv.planner.wgmma.candidates import candidates
-from tconv.planner.wgmma.launching import PREPARING_THREADS, launching
+from tconv.planner.wgmma.launch import PREPARING_THREADS, launch_traits
 from tconv.planner.wgmma.model import predict
 from tconv.planner.wgmma.shape import WgmmaShape
 from tconv.planner.wgmma.tile import WgmmaTile
@@ -36,7 +36,7 @@ class _Wgmma(Family[WgmmaTile]):
     tile = WgmmaTile
     shape = WgmmaShape
     rules = block_tiles
-    launching = staticmethod(launching)
+    launch_traits = staticmethod(launch_traits)
     on_tensor_cores = True
     preparing_threads = PREPARING_THREADS
     alignment = 16
@@ -63,10 +63,10 @@ class _Wgmma(Family[WgmmaTile]):
     def reads_channels_last(self, kernel: Kernel[WgmmaTile]) -> bool:
         return bool(kernel.tile.channels_last)
 
-    def input_preparation(self, launching: Launching) -> InputPreparation | None:
-        if not launching.input_blocks:
+    def input_preparation(self, traits: LaunchTraits) -> InputPreparation | None:
+        if not traits.input_blocks:
             return None
-        return InputPreparation(launching.input_blocks, launching.preparing_threads, launching.input_shared_bytes)
+        return InputPreparation(traits.input_blocks, traits.preparing_threads, traits.input_shared_bytes)
 
     def reasons(self, problem: Problem, best: Ranked[WgmmaTile], tried: int) -> tuple[str, ...]:
         layer, tile = best.kernel.layer, best.kernel.tile

@@ -21,7 +21,7 @@ from tconv.planner.wgmma.builder import (
     with_resident_weights,
     with_stages,
 )
-from tconv.planner.wgmma.launching import launching
+from tconv.planner.wgmma.launch import launch_traits
 from tconv.planner.wgmma.shape import CONSUMERS, TILE_POSITIONS, WgmmaShape, is_uniform
 from tconv.planner.wgmma.tile import WgmmaTile
 from tconv.problem import Layer, Problem
@@ -106,7 +106,7 @@ def candidates(
 
 def _may_stay(problem: Problem, layer: Layer, tile: WgmmaTile, gpu: Gpu) -> Array:
     """Where a block's weights may stay in shared memory, and are read more than once."""
-    shape, kernel = WgmmaShape(layer, tile), launching(layer, tile, gpu.multiprocessors)
+    shape, kernel = WgmmaShape(layer, tile), launch_traits(layer, tile, gpu.multiprocessors)
     few = (shape.k_tiles * shape.visits <= _MOST_RESIDENT) & (shape.weight_sets <= gpu.multiprocessors)
     few = few & can_stay(shape) & (shape.set_bytes <= gpu.shared_bytes_per_block)
     return few & (works(problem, layer, kernel) > kernel.at_once)

@@ -9,7 +9,7 @@ from tconv.planner.block_tiles import covered, rounds, works
 from tconv.planner.gpu import SHORTEST_SECONDS, Gpu
 from tconv.planner.numbers import ceil_div, gcd, least, most, where
 from tconv.planner.programs import fused_seconds
-from tconv.planner.wgmma.launching import launching
+from tconv.planner.wgmma.launch import launch_traits
 from tconv.planner.wgmma.shape import CONSUMERS, WgmmaShape
 from tconv.planner.wgmma.tile import WgmmaTile
 from tconv.problem import Layer, Problem
@@ -113,7 +113,7 @@ class WgmmaCost:
 def predict(problem: Problem, layer: Layer, tile: WgmmaTile, gpu: Gpu, fitted: Constants = FITTED) -> WgmmaCost:
     """The cost of `problem` by a kernel of `layer` with `tile`, or with many tiles, on `gpu`."""
     shape = WgmmaShape(layer, tile)
-    kernel = launching(layer, tile, gpu.multiprocessors)
+    kernel = launch_traits(layer, tile, gpu.multiprocessors)
     block_tiles = 1.0 * works(problem, layer, kernel)
     of_block = 1.0 * rounds(problem, layer, kernel)
 

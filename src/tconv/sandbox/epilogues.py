@@ -1,7 +1,7 @@
 """What stands behind the transposed convolutions of a model file: what its lines call, as a forward pass shows it.
 
-Seen twice: in the file as it is, what each call in its text calls (`Callees`); and in the file with tails handed to its
-layers, what these call, and by what the written file will know them (`Tails`).
+Seen twice: in the file as it is, what each call in its text calls (`Callees`); and in the file with epilogues handed to
+its layers, what these call, and by what the written file will know them (`Epilogues`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from tconv.dispatch import passing_mode
 from tconv.sandbox.notes import Notes
 
-#: The function of written files that calls a layer with what stands behind it.
+#: The function of written files that calls a layer with its epilogue.
 FUSED = "cuda_fused"
 #: Where a call stands: first line and column, last line and column, as `ast` counts.
 Place = tuple[int, int, int, int]
@@ -50,17 +50,17 @@ _FUNCTIONS = (torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpo
 _PROBE = "__tconv_called__"
 #: These look at the frame that calls them.
 _LEFT_ALONE = {"super", "locals", "globals", "vars", "dir", "eval", "exec"}
-#: Between what a tail calls and how many channels the tensor has that its result is concatenated in.
+#: Between what an epilogue calls and how many channels the tensor has that its result is concatenated in.
 _INTO = " into "
-#: Of a layer's result, for which what its tail calls may be the same.
+#: Of a layer's result, for which what its epilogue calls may be the same.
 _TYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 #: By their classes.
 _POINTWISE = {getattr(nn, name): name for name in sorted(POINTWISE)}
 
 
 @dataclass(frozen=True)
-class KnownTail:
-    """A tail by what it reads: where all of that is so, it makes these calls.
+class KnownEpilogue:
+    """An epilogue by what it reads: where all of that is so, it makes these calls.
 
     Args:
         said: the number of the call that hands it over, None for modules in a row; then modules with their numbers,
@@ -77,7 +77,7 @@ class KnownTail:
     types: tuple[str, ...]
     learns: tuple[bool, ...]
 
-    def beside(self, other: KnownTail | None) -> KnownTail | None:
+    def beside(self, other: KnownEpilogue | None) -> KnownEpilogue | None:
         """What is known by both; None where they are not the same."""
         if other is None or replace(other, learns=self.learns) != self:
             return None
@@ -85,7 +85,7 @@ class KnownTail:
 
 
 def parted(noted: str) -> tuple[str, int]:
-    """What a tail calls, and of how many channels its result becomes a slice; 0 where it is a tensor of its own."""
+    """What an epilogue calls, and of how many channels its result becomes a slice; 0 where it is no slice."""
     calls, _, into = noted.partition(_INTO)
     return calls, int(into or 0)
 
@@ -145,11 +145,11 @@ def _kind(called: Any) -> str:
     return _POINTWISE.get(type(called), type(called).__name__)
 
 
-class Tails:
-    """Notes what the tails of layers compute, while a file that hands them over runs.
+class Epilogues:
+    """Notes what the epilogues of layers compute, while a file that hands them over runs.
 
     Args:
-        runtime: how written files do that: the definitions of `_Tail`, `_is_plain` and `CudaSequential`.
+        runtime: how written files do that: the definitions of `_Epilogue`, `_is_plain` and `CudaSequential`.
         lines: of each line of the file's text, the user's.
     """
 
@@ -157,9 +157,9 @@ class Tails:
         self.lines = lines
         self.sites: dict[int, set[str]] = defaultdict(set)
         self.modules: set[str] = set()
-        #: What each was seen to be, by `KnownTail.said`; None where it was now this and now that.
-        self.known: dict[Any, KnownTail | None] = {}
-        #: Why what stands behind a layer is not its tail, by the layer's name, where the file's text does not show it.
+        #: What each was seen to be, by `KnownEpilogue.said`; None where it was now this and now that.
+        self.known: dict[Any, KnownEpilogue | None] = {}
+        #: Why a layer's epilogue is not its epilogue, by the layer's name, where the file's text does not show it.
         self.ends: dict[str, str] = {}
         self._runtime: dict[str, Any] = {
             "functools": functools,
@@ -179,7 +179,7 @@ class Tails:
         return {FUSED: self._fused}
 
     def take(self, model: nn.Module) -> None:
-        """Of modules in a `nn.Sequential`, those behind a layer are its tail from now on."""
+        """Of modules in a `nn.Sequential`, those behind a layer are its epilogue from now on."""
         forward = self._runtime["CudaSequential"].forward
         for module in model.modules():
             if type(module) is nn.Sequential and "forward" not in vars(module):
@@ -191,7 +191,7 @@ class Tails:
         return type(module).forward is nn.Sequential.forward
 
     def end_in(self, sequence: nn.Sequential, layer: nn.Module, names: Mapping[nn.Module, str]) -> str:
-        """Why what stands behind a layer in the sequence that calls it is not its tail; "" where nothing is to say."""
+        """Why a layer's epilogue in the sequence that calls it is not its epilogue; "" where nothing is to say."""
         behind = dict(pairwise(sequence)).get(layer)
         if behind is None or _kind(layer) != LAYER:
             return ""
@@ -204,24 +204,24 @@ class Tails:
         self,
         layer: Callable[..., Tensor],
         *inputs: Any,
-        tail: Callable[[Any], Any] | None = None,
+        epilogue: Callable[[Any], Any] | None = None,
         modules: Sequence[nn.Module] = (),
         before: Sequence[Tensor] = (),
-        behind: Sequence[Tensor] = (),
+        after: Sequence[Tensor] = (),
         reads: Sequence[Any] = (),
         site: int | None = None,
         **options: Any,
     ) -> Tensor:
-        run = self._runtime["_Tail"](tail, modules, before, behind, reads, site)
+        run = self._runtime["_Epilogue"](epilogue, modules, before, after, reads, site)
         result = layer(*inputs, **options)
         given = dict(zip(("input", "weight"), inputs, strict=False)) | options
         ours = _kind(layer) == LAYER and not (isinstance(layer, nn.Module) and self._runtime["_is_hooked"](layer))
         ours = ours and result.dim() == _batched_dims(layer, given) and not result.is_complex()
         if ours and passing_mode() is None and all(map(self._runtime["_is_plain"], modules)):
             calls = self._noted(run, result)
-            if before or behind:
+            if before or after:
                 fits = run.fits(tuple(result.shape), given["input"])
-                calls += f"{_INTO}{sum(part.shape[1] for part in (*before, result, *behind)) if fits else 0}"
+                calls += f"{_INTO}{sum(part.shape[1] for part in (*before, result, *after)) if fits else 0}"
             self.tell(calls)
             self.modules.update(_POINTWISE[type(module)] for module in modules)
             if site is not None:
@@ -230,7 +230,7 @@ class Tails:
         return joined
 
     def _noted(self, run: Any, result: Tensor) -> str:
-        """What a tail calls; and by what the written file knows it, where it can."""
+        """What an epilogue calls; and by what the written file knows it, where it can."""
         notes = Notes(result)
         calls = notes.of(run)
         said, tensors = run.read(tuple(result.shape), result)
@@ -240,13 +240,13 @@ class Tails:
             if result.dtype in types:  # else what it reads is another thing each time
                 operands = tuple(places[_memory(operand)] for operand in notes.operands)
                 learns = tuple(operand.requires_grad for operand in notes.operands)
-                found = KnownTail(said, calls, operands, tuple(str(dtype)[6:] for dtype in types), learns)
+                found = KnownEpilogue(said, calls, operands, tuple(str(dtype)[6:] for dtype in types), learns)
                 self.known[said] = found.beside(self.known.get(said, found))
         return calls
 
 
 def _memory(tensor: Tensor) -> Any:
-    """What tells of two tensors, one of which the tail may have made anew, that they are one: views are."""
+    """What tells of two tensors, one of which the epilogue may have made anew, that they are one: views are."""
     return tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape, tensor.stride()
 
 

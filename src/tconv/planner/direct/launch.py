@@ -17,7 +17,7 @@ _INT_LIMIT = 2**31
 _BLOCKS_PER_MULTIPROCESSOR = 32
 
 
-class Launching(NamedTuple):
+class LaunchTraits(NamedTuple):
     """What launches need to know of a kernel of this family.
 
     Args:
@@ -48,11 +48,11 @@ class Launching(NamedTuple):
     preparing_threads: int
 
 
-def launching(layer: Layer, tile: DirectTile, multiprocessors: int) -> Launching:
+def launch_traits(layer: Layer, tile: DirectTile, multiprocessors: int) -> LaunchTraits:
     """Of a kernel that was compiled with `tile`, or with many, on a GPU of so many multiprocessors."""
     shape = DirectShape(layer, tile)
     at_once = most(1, _BLOCKS_PER_MULTIPROCESSOR * multiprocessors // shape.parts)
-    return Launching(
+    return LaunchTraits(
         threads=shape.threads,
         shared_bytes=shape.shared_bytes,
         parts=shape.parts,
@@ -69,14 +69,14 @@ def launching(layer: Layer, tile: DirectTile, multiprocessors: int) -> Launching
     )
 
 
-def row_groups(problem: Problem, layer: Layer, kernel: Launching) -> int:
+def row_groups(problem: Problem, layer: Layer, kernel: LaunchTraits) -> int:
     """Groups of neighbouring rows of positions that a thread, or a block's tile, owns; over the whole batch."""
     depth, height, _ = layer.axes
     rows = height.positions(problem.output_size[1] + kernel.origins[1])
     return problem.batch * depth.positions(problem.output_size[0]) * ceil_div(rows, kernel.rows)
 
 
-def runs(problem: Problem, layer: Layer, kernel: Launching) -> int:
+def runs(problem: Problem, layer: Layer, kernel: LaunchTraits) -> int:
     """Runs of positions that a warp owns at once, over the whole batch."""
     width = layer.axes[2].positions(problem.output_size[2] + kernel.origins[2])
     groups = row_groups(problem, layer, kernel)
@@ -84,18 +84,18 @@ def runs(problem: Problem, layer: Layer, kernel: Launching) -> int:
     return rows * ceil_div(width, kernel.columns)
 
 
-def grid(problem: Problem, layer: Layer, kernel: Launching) -> int:
+def grid(problem: Problem, layer: Layer, kernel: LaunchTraits) -> int:
     """Blocks of a launch. Those with resident weights go on to further positions."""
     blocks = ceil_div(runs(problem, layer, kernel), kernel.block_runs)
     return kernel.parts * where(kernel.at_once > 0, least(blocks, kernel.at_once), blocks)
 
 
-def counted(problem: Problem, layer: Layer, kernel: Launching) -> int:
+def counted(problem: Problem, layer: Layer, kernel: LaunchTraits) -> int:
     """What must stay below 2^31: numbers of blocks."""
     return grid(problem, layer, kernel)
 
 
-def needs_wide_index(problem: Problem, layer: Layer, kernel: Launching) -> bool:
+def needs_wide_index(problem: Problem, layer: Layer, kernel: LaunchTraits) -> bool:
     """Whether numbers of rows, runs or elements of a plane go beyond 2^31."""
     # A block's walk over the runs passes their end by less than as many again.
     walked = 2 * (row_groups(problem, layer, kernel) + runs(problem, layer, kernel) + kernel.block_runs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tconv.planner.block_tiles import Launching
+from tconv.planner.block_tiles import LaunchTraits
 from tconv.planner.numbers import ceil_div, where
 from tconv.planner.wgmma.shape import WgmmaShape
 from tconv.planner.wgmma.tile import WgmmaTile
@@ -14,10 +14,10 @@ PREPARING_THREADS = 256
 _INPUT_BLOCKS, _INPUT_ROWS = 8, 128
 
 
-def launching(layer: Layer, tile: WgmmaTile, multiprocessors: int) -> Launching:
+def launch_traits(layer: Layer, tile: WgmmaTile, multiprocessors: int) -> LaunchTraits:
     """Of a kernel that was compiled with `tile`, or with many, on a GPU of so many multiprocessors."""
     shape = WgmmaShape(layer, tile)
-    return Launching(
+    return LaunchTraits(
         threads=shape.threads,
         shared_bytes=shape.shared_bytes,
         block_tile=(tile.block_tile.images, tile.block_tile.depths, tile.block_tile.rows, tile.block_tile.columns),

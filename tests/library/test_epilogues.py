@@ -14,11 +14,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
 import tconv
-from tconv import ops, tails
+from tconv import epilogues, ops
+from tconv.epilogues import Epilogue
 from tconv.planner import Plan
 from tconv.pointwise.evaluate import evaluate
 from tconv.pointwise.program import parse
-from tconv.tails import Tail
 
 SHAPE, CPU = (2, 3, 8, 9), torch.device("cpu")
 #: Functions, and the shapes of what they take beside the result.
@@ -71,7 +71,7 @@ def tensors(shapes: list[tuple[int, ...]], dtype: torch.dtype = torch.float32) -
 def test_the_program_computes_the_function(name: str) -> None:
     function, shapes = FUNCTIONS[name]
     y, *inputs = tensors([SHAPE, *shapes])
-    traced = Tail(function).traced(2, SHAPE, torch.float32, CPU, inputs)
+    traced = Epilogue(function).traced(2, SHAPE, torch.float32, CPU, inputs)
     operands = [t.reshape((1,) * (4 - t.dim()) + t.shape) for t in traced.operands(*inputs)]
     torch.testing.assert_close(evaluate(parse(traced.program), y, operands), function(y, *inputs))
 
@@ -93,13 +93,13 @@ def test_the_program_computes_the_function(name: str) -> None:
 )
 def test_what_has_no_program_is_named(function: Callable[..., Any], shapes: list[Any], message: str) -> None:
     with pytest.raises(tconv.InvalidProgram, match=re.escape(message)):
-        Tail(function).traced(2, SHAPE, torch.float32, CPU, tensors(shapes))
+        Epilogue(function).traced(2, SHAPE, torch.float32, CPU, tensors(shapes))
 
 
 @pytest.fixture
 def launched(as_gpu: list[Plan], monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
     """The plans that were launched for CPU tensors, as if they lay on a GPU."""
-    monkeypatch.setattr(tails, "why_apart", partial(tails.why_apart, anywhere=True))
+    monkeypatch.setattr(epilogues, "why_apart", partial(epilogues.why_apart, anywhere=True))
     return as_gpu
 
 
@@ -115,11 +115,11 @@ def test_a_call_runs_one_kernel(dims: int, batched: bool, launched: list[Plan]) 
     call = getattr(tconv, f"conv_transpose{dims}d")
     plain = getattr(functional, f"conv_transpose{dims}d")(x, weight, bias, 2)
     skip, scale = torch.randn_like(plain), torch.randn((3,) + (1,) * dims)
-    tail = Tail(lambda y, skip, scale: torch.relu(y) * scale + skip)
+    epilogue = Epilogue(lambda y, skip, scale: torch.relu(y) * scale + skip)
     for _ in range(2):
-        got = call(x, weight, bias, 2, tail=tail, tail_inputs=(skip, scale))
+        got = call(x, weight, bias, 2, epilogue=epilogue, epilogue_inputs=(skip, scale))
         torch.testing.assert_close(got, torch.relu(plain) * scale + skip)
-    assert [plan.problem.layer.tail for plan in launched] == ["max(y, 0) * channel0 + output1"] * 2
+    assert [plan.problem.layer.epilogue for plan in launched] == ["max(y, 0) * channel0 + output1"] * 2
 
 
 @pytest.mark.parametrize("of_skip", [torch.contiguous_format, torch.channels_last])
@@ -127,13 +127,13 @@ def test_channels_last(of_skip: torch.memory_format, launched: list[Plan]) -> No
     x, weight, bias = (t.half() for t in tensors([(2, 32, 9, 9), (32, 64, 3, 3), (64,)]))
     plain = functional.conv_transpose2d(x, weight, bias)
     skip = torch.randn_like(plain).contiguous(memory_format=of_skip)
-    tail = Tail(lambda y, skip: y * skip)
+    epilogue = Epilogue(lambda y, skip: y * skip)
     got = tconv.conv_transpose2d(
-        x.contiguous(memory_format=torch.channels_last), weight, bias, tail=tail, tail_inputs=(skip,)
+        x.contiguous(memory_format=torch.channels_last), weight, bias, epilogue=epilogue, epilogue_inputs=(skip,)
     )
     assert got.is_contiguous(memory_format=torch.channels_last)
     torch.testing.assert_close(got, plain * skip, rtol=2e-2, atol=2e-1)
-    assert len(launched) == 1 and launched[0].problem.layer.tail == "y * output0"
+    assert len(launched) == 1 and launched[0].problem.layer.epilogue == "y * output0"
 
 
 def test_operands_as_odd_as_callers_have_them(launched: list[Plan]) -> None:
@@ -141,16 +141,16 @@ def test_operands_as_odd_as_callers_have_them(launched: list[Plan]) -> None:
     plain = functional.conv_transpose2d(x, weight, bias)
     skip = torch.randn(plain.shape[::-1]).permute(3, 2, 1, 0)
     one_further = torch.randn(plain.numel() + 1)[1:].view(plain.shape)
-    tail = Tail(lambda y, a, b, c: y * a + b * c)
+    epilogue = Epilogue(lambda y, a, b, c: y * a + b * c)
     scale = torch.randn(6)[::2].view(3, 1, 1)
-    got = tconv.conv_transpose2d(x, weight, bias, tail=tail, tail_inputs=(skip, one_further, scale))
+    got = tconv.conv_transpose2d(x, weight, bias, epilogue=epilogue, epilogue_inputs=(skip, one_further, scale))
     torch.testing.assert_close(got, plain * skip + one_further * scale)
     assert len(launched) == 1
 
 
 MEAN = torch.tensor([0.1, 0.2, 0.3])
-#: Tails with the shapes of what they read, and the programs of a backward pass: of gradients; "" where the layer is
-#: computed again for PyTorch to differentiate the tail; none where the gradient follows from the result.
+#: Epilogues with the shapes of what they read, and the programs of a backward pass: of gradients; "" where the layer is
+#: computed again for PyTorch to differentiate the epilogue; none where the gradient follows from the result.
 WITH_GRADIENTS: dict[str, tuple[Callable[..., torch.Tensor], list[tuple[int, ...]], list[str]]] = {
     "residual": (
         lambda y, skip: torch.relu(y + 0.5) + skip,
@@ -201,7 +201,7 @@ def both(name: str, dtype: torch.dtype = torch.float64, batched: bool = True) ->
     if not batched:
         x = x[0].detach().requires_grad_()
         inputs = [t[0].detach().requires_grad_() if t.dim() == 4 and len(t) == 2 else t for t in inputs]
-    got = tconv.conv_transpose2d(x, weight, bias, tail=Tail(function), tail_inputs=inputs)
+    got = tconv.conv_transpose2d(x, weight, bias, epilogue=Epilogue(function), epilogue_inputs=inputs)
     plain = functional.conv_transpose2d(x, weight, bias)
     return got, function(plain, *inputs), (x, weight, bias, *inputs)
 
@@ -212,12 +212,12 @@ def test_gradients_are_those_of_the_function(name: str, batched: bool, launched:
     if not batched and name in BATCHED:
         pytest.skip("the second axis is that of the channels")
     got, expected, of = both(name, batched=batched)
-    assert len(launched) == 1 and launched[0].problem.layer.tail, "forward is one kernel"
+    assert len(launched) == 1 and launched[0].problem.layer.epilogue, "forward is one kernel"
     torch.testing.assert_close(got, expected)
     for change in (torch.Tensor.sum, lambda y: y.square().mean()):
         found = [torch.autograd.grad(change(y), of, retain_graph=True) for y in (got, expected)]
         torch.testing.assert_close(*found)
-    backward, wanted = [plan.problem.layer.tail for plan in launched[1:]], WITH_GRADIENTS[name][2]
+    backward, wanted = [plan.problem.layer.epilogue for plan in launched[1:]], WITH_GRADIENTS[name][2]
     assert len(backward) == 2 * len(wanted)
     for program, words in zip(backward, wanted * 2, strict=True):
         assert words == "" or " " not in words or not batched or words in program
@@ -251,9 +251,9 @@ def test_what_is_summed_is_computed_in_slices_of_the_batch(
         t.double().requires_grad_()
         for t in tensors([(5, 4, 5, 4), (4, 3, 3, 2), (3,), (5, 3, 7, 5), (5, 3, 1, 1), (3, 1, 1), ()])
     )
-    monkeypatch.setattr(tails, "_SUMMED_BYTES", 2 * skip[0].numel() * skip.element_size())
+    monkeypatch.setattr(epilogues, "_SUMMED_BYTES", 2 * skip[0].numel() * skip.element_size())
     function, of = lambda y, a, b, c, d: (y + 1) * a * b * c * d, (skip, gate, scale, number)
-    got = tconv.conv_transpose2d(x, weight, bias, tail=Tail(function), tail_inputs=of)
+    got = tconv.conv_transpose2d(x, weight, bias, epilogue=Epilogue(function), epilogue_inputs=of)
     expected = function(functional.conv_transpose2d(x, weight, bias), *of)
     found = [torch.autograd.grad(y.square().sum(), (x, weight, *of)) for y in (got, expected)]
     torch.testing.assert_close(*found)
@@ -267,7 +267,11 @@ def test_gradients_that_are_the_same_sum_lie_apart(launched: list[Plan]) -> None
     x, weight, bias, shift = tensors([(2, 4, 5, 4), (4, 3, 3, 2), (3,), (3, 1, 1)])
     of = [bias.requires_grad_(), shift.requires_grad_(), shift.detach().flatten().clone().requires_grad_()]
     result = tconv.conv_transpose2d(
-        x, weight, bias, tail=Tail(lambda y, a, b: functional.mish(y + a + b[:, None, None])), tail_inputs=of[1:]
+        x,
+        weight,
+        bias,
+        epilogue=Epilogue(lambda y, a, b: functional.mish(y + a + b[:, None, None])),
+        epilogue_inputs=of[1:],
     )
     found = torch.autograd.grad(result.square().sum(), of)
     for other in found[1:]:
@@ -279,8 +283,8 @@ def test_gradients_that_are_the_same_sum_lie_apart(launched: list[Plan]) -> None
 def test_sums_of_slices_are_rounded_once(launched: list[Plan], monkeypatch: pytest.MonkeyPatch) -> None:
     x, weight, scale = (t.bfloat16() for t in tensors([(64, 4, 5, 4), (4, 3, 3, 2), (3, 1, 1)]))
     scale.requires_grad_()
-    monkeypatch.setattr(tails, "_SUMMED_BYTES", 1)
-    result = tconv.conv_transpose2d(x, weight, tail=Tail(lambda y, s: y * s), tail_inputs=(scale,))
+    monkeypatch.setattr(epilogues, "_SUMMED_BYTES", 1)
+    result = tconv.conv_transpose2d(x, weight, epilogue=Epilogue(lambda y, s: y * s), epilogue_inputs=(scale,))
     (found,) = torch.autograd.grad(result.sum(), scale)
     exact = functional.conv_transpose2d(x.double(), weight.double()).bfloat16().double().sum((0, 2, 3)).view(3, 1, 1)
     torch.testing.assert_close(found.double(), exact, rtol=2**-8, atol=0)
@@ -292,7 +296,7 @@ def test_gradients_in_channels_last(launched: list[Plan]) -> None:
     skip = torch.randn(2, 64, 11, 11).half().requires_grad_()
     last, function = torch.channels_last, lambda y, skip: functional.softplus(y) - skip
     got = tconv.conv_transpose2d(
-        x.contiguous(memory_format=last), weight, bias, tail=Tail(function), tail_inputs=(skip,)
+        x.contiguous(memory_format=last), weight, bias, epilogue=Epilogue(function), epilogue_inputs=(skip,)
     )
     expected = function(functional.conv_transpose2d(x.contiguous(memory_format=last), weight, bias), skip)
     assert got.is_contiguous(memory_format=last)
@@ -305,7 +309,9 @@ def test_gradients_in_channels_last(launched: list[Plan]) -> None:
 def test_a_number_on_the_cpu_gets_its_gradient_there(launched: list[Plan]) -> None:
     x, weight, bias = layer(2)
     scale = torch.tensor(0.5, requires_grad=True)
-    tconv.conv_transpose2d(x, weight, bias, tail=Tail(lambda y, s: y - s), tail_inputs=(scale,)).sum().backward()
+    tconv.conv_transpose2d(
+        x, weight, bias, epilogue=Epilogue(lambda y, s: y - s), epilogue_inputs=(scale,)
+    ).sum().backward()
     assert scale.grad is not None and scale.grad.item() == -2 * 3 * 7 * 5
 
 
@@ -314,8 +320,8 @@ def test_what_the_function_holds_may_change_between_forward_and_backward(launche
     held = {"scale": 2.0}
     x, weight, bias = (t.requires_grad_() for t in layer(2))
     gate = torch.randn(3, 1, 1, requires_grad=True)
-    tail = Tail(lambda y, gate: y * held["scale"] * gate)
-    got = tconv.conv_transpose2d(x, weight, bias, tail=tail, tail_inputs=(gate,))
+    epilogue = Epilogue(lambda y, gate: y * held["scale"] * gate)
+    got = tconv.conv_transpose2d(x, weight, bias, epilogue=epilogue, epilogue_inputs=(gate,))
     held["scale"] = 9.0
     found = torch.autograd.grad(got.sum(), (x, gate))
     plain = functional.conv_transpose2d(x, weight, bias)
@@ -331,19 +337,19 @@ def test_a_tensor_that_is_written_to_in_between_is_refused(launched: list[Plan])
             got.sum().backward()
 
 
-def test_a_call_plans_and_loads_no_kernel_without_the_tail(launched: list[Plan]) -> None:
+def test_a_call_plans_and_loads_no_kernel_without_the_epilogue(launched: list[Plan]) -> None:
     x, weight, bias = layer(2)
     before = set(ops._routes)
     for _ in range(2):
-        tconv.conv_transpose2d(x, weight, bias, tail=Tail(torch.sigmoid))
+        tconv.conv_transpose2d(x, weight, bias, epilogue=Epilogue(torch.sigmoid))
     assert [key[2] for key in set(ops._routes) - before] == ["sigmoid(y)"]
 
 
 def test_a_number_on_the_cpu_goes_with_any_device_and_other_tensors_do_not() -> None:
     scale, meta = torch.tensor(2.0), torch.device("meta")
-    assert Tail(lambda y, s: y * s).traced(2, SHAPE, torch.float32, meta, [scale]).program == "y * scalar0"
+    assert Epilogue(lambda y, s: y * s).traced(2, SHAPE, torch.float32, meta, [scale]).program == "y * scalar0"
     with pytest.raises((RuntimeError, tconv.InvalidProgram), match=r"device|is on cpu"):
-        Tail(lambda y, s: y * s).traced(2, SHAPE, torch.float32, meta, [torch.ones(SHAPE)])
+        Epilogue(lambda y, s: y * s).traced(2, SHAPE, torch.float32, meta, [torch.ones(SHAPE)])
 
 
 @pytest.mark.parametrize(
@@ -367,40 +373,40 @@ def test_what_pytorch_refuses_raises_its_error(launched: list[Plan]) -> None:
     x, weight, bias = layer(2)
     for arguments in ((1, 0, 5), ((1, 1, 1),), (1, 90)):
         with pytest.raises(RuntimeError):
-            tconv.conv_transpose2d(x, weight, bias, *arguments, tail=Tail(torch.relu))  # type: ignore[arg-type]
+            tconv.conv_transpose2d(x, weight, bias, *arguments, epilogue=Epilogue(torch.relu))  # type: ignore[arg-type]
 
 
 def test_a_tensor_that_the_function_holds_gets_its_gradient(launched: list[Plan]) -> None:
     x, weight, bias = layer(2)
     scale = torch.randn(3, 1, 1, requires_grad=True)
-    tail = Tail(lambda y: y * scale)
-    tconv.conv_transpose2d(x, weight, bias, tail=tail).sum().backward()
+    epilogue = Epilogue(lambda y: y * scale)
+    tconv.conv_transpose2d(x, weight, bias, epilogue=epilogue).sum().backward()
     plain = functional.conv_transpose2d(x, weight, bias)
     torch.testing.assert_close(scale.grad, plain.sum((0, 2, 3)).view(3, 1, 1))
     with torch.no_grad():
-        torch.testing.assert_close(tconv.conv_transpose2d(x, weight, bias, tail=tail), plain * scale)
-    assert [plan.problem.layer.tail for plan in launched] == ["y * channel0", "output0 * y", "y * channel0"]
+        torch.testing.assert_close(tconv.conv_transpose2d(x, weight, bias, epilogue=epilogue), plain * scale)
+    assert [plan.problem.layer.epilogue for plan in launched] == ["y * channel0", "output0 * y", "y * channel0"]
 
 
 def test_on_a_cpu_the_function_runs() -> None:
     x, weight, bias = layer(1)
-    got = tconv.conv_transpose1d(x, weight, bias, tail=Tail(torch.cumsum), tail_inputs=(1,))  # type: ignore[arg-type]
+    got = tconv.conv_transpose1d(x, weight, bias, epilogue=Epilogue(torch.cumsum), epilogue_inputs=(1,))  # type: ignore[arg-type]
     torch.testing.assert_close(got, functional.conv_transpose1d(x, weight, bias).cumsum(1))
 
 
 def test_other_shapes_are_traced_anew(launched: list[Plan]) -> None:
-    tail = Tail(lambda y, other: y + other)
+    epilogue = Epilogue(lambda y, other: y + other)
     x, weight, bias = layer(2)
     plain = functional.conv_transpose2d(x, weight, bias)
     for shape in (plain.shape, (*plain.shape[1:2], 1, 1), ()):
         other = torch.randn(shape)
-        got = tconv.conv_transpose2d(x, weight, bias, tail=tail, tail_inputs=(other,))
+        got = tconv.conv_transpose2d(x, weight, bias, epilogue=epilogue, epilogue_inputs=(other,))
         torch.testing.assert_close(got, plain + other)
-    assert [plan.problem.layer.tail[4:] for plan in launched] == ["output0", "channel0", "scalar0"]
+    assert [plan.problem.layer.epilogue[4:] for plan in launched] == ["output0", "channel0", "scalar0"]
 
 
 def test_the_operator() -> None:
-    operator = torch.ops.tconv.conv_transpose_tail.default
+    operator = torch.ops.tconv.conv_transpose_epilogue.default
     x, weight, bias = layer(2)
     plain = functional.conv_transpose2d(x, weight, bias)
     arguments = ([1, 1], [0, 0], [0, 0], 1, [1, 1], "max(y, 0) * channel1 + output0")
@@ -414,15 +420,15 @@ def test_the_operator() -> None:
 def test_explain_shows_the_program_and_what_it_saves() -> None:
     x, weight = torch.empty(8, 64, 32, 32, device="meta"), torch.empty(64, 64, 4, 4, device="meta")
     skip = torch.empty(8, 64, 66, 66, device="meta")
-    tail = Tail(lambda y, skip: torch.relu(y) + skip)
-    found = tconv.explain(x, weight, stride=2, tail=tail, tail_inputs=(skip,), gpu=tconv.Gpu.h200())
-    assert found.plan is not None and found.plan.problem.layer.tail == "max(y, 0) + output0"
+    epilogue = Epilogue(lambda y, skip: torch.relu(y) + skip)
+    found = tconv.explain(x, weight, stride=2, epilogue=epilogue, epilogue_inputs=(skip,), gpu=tconv.Gpu.h200())
+    assert found.plan is not None and found.plan.problem.layer.epilogue == "max(y, 0) + output0"
     assert found.saved_bytes == 2 * math.prod(skip.shape) * 4
     assert "max(y, 0) + output0, which saves 17.8 MB a call" in str(found)
 
 
-def test_explain_says_why_a_tail_runs_by_itself() -> None:
+def test_explain_says_why_a_epilogue_runs_by_itself() -> None:
     x, weight = torch.empty(8, 64, 32, 32, device="meta"), torch.empty(64, 64, 4, 4, device="meta")
     with FakeTensorMode(allow_non_fake_inputs=True):
-        found = tconv.explain(x, weight, stride=2, tail=Tail(torch.relu), gpu=tconv.Gpu.h200())
+        found = tconv.explain(x, weight, stride=2, epilogue=Epilogue(torch.relu), gpu=tconv.Gpu.h200())
     assert found.apart == "PyTorch traces the call" and f"runs by itself: {found.apart}" in str(found)

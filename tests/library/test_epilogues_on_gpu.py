@@ -23,7 +23,7 @@ LAYERS: dict[str, tuple[int, tuple[int, ...], tuple[int, ...], int]] = {
     "1-D": (1, (3, 64, 301), (64, 32, 8), 4),
     "3-D": (3, (2, 32, 5, 9, 11), (32, 40, 3, 3, 3), 2),
 }
-TAILS: dict[str, Callable[..., torch.Tensor]] = {
+EPILOGUES: dict[str, Callable[..., torch.Tensor]] = {
     "relu": lambda y, skip, scale, gate: torch.relu(y),
     "all operands": lambda y, skip, scale, gate: functional.gelu(y * scale) * gate + skip,
     "functions": lambda y, skip, scale, gate: functional.mish(y) - torch.tanh(y) / (skip.abs() + 1) + torch.sin(y),
@@ -65,21 +65,21 @@ def near(got: torch.Tensor, expected: torch.Tensor) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("last", [False, True])
-@pytest.mark.parametrize("tail", TAILS)
+@pytest.mark.parametrize("epilogue", EPILOGUES)
 @pytest.mark.parametrize("name", LAYERS)
-def test_by_hand(name: str, tail: str, last: bool, dtype: torch.dtype) -> None:
+def test_by_hand(name: str, epilogue: str, last: bool, dtype: torch.dtype) -> None:
     if last and LAYERS[name][0] == 1:
         pytest.skip("PyTorch has no channels_last in one dimension")
     dims, stride, call, (x, weight, bias, *operands) = drawn(name, dtype, last)
     ours = getattr(tconv, f"conv_transpose{dims}d")
-    made = tconv.Tail(TAILS[tail])
-    explained = tconv.explain(x, weight, bias, stride, tail=made, tail_inputs=operands)
-    assert explained.plan is not None and explained.plan.problem.layer.tail
-    got = ours(x, weight, bias, stride, tail=made, tail_inputs=operands)
+    made = tconv.Epilogue(EPILOGUES[epilogue])
+    explained = tconv.explain(x, weight, bias, stride, epilogue=made, epilogue_inputs=operands)
+    assert explained.plan is not None and explained.plan.problem.layer.epilogue
+    got = ours(x, weight, bias, stride, epilogue=made, epilogue_inputs=operands)
     # In 16-bit types PyTorch rounds between the steps: beside it in float32.
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     sums = call(*(t.to(wide) for t in (x, weight, bias)), stride)
-    expected = TAILS[tail](sums, *(t.to(wide) for t in operands))
+    expected = EPILOGUES[epilogue](sums, *(t.to(wide) for t in operands))
     assert got.stride() == call(x, weight, bias, stride).stride()
     near(got, expected.to(dtype))
 
@@ -94,20 +94,20 @@ WITH_GRADIENTS: dict[str, Callable[..., torch.Tensor]] = {
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("last", [False, True])
-@pytest.mark.parametrize("tail", WITH_GRADIENTS)
+@pytest.mark.parametrize("epilogue", WITH_GRADIENTS)
 @pytest.mark.parametrize("name", LAYERS)
-def test_gradients_by_hand(name: str, tail: str, last: bool, dtype: torch.dtype) -> None:
+def test_gradients_by_hand(name: str, epilogue: str, last: bool, dtype: torch.dtype) -> None:
     """Beside float64, as near as PyTorch's own in that type: what is summed over a map is far from both."""
     if last and LAYERS[name][0] == 1:
         pytest.skip("PyTorch has no channels_last in one dimension")
     dims, stride, call, tensors = drawn(name, dtype, last)
-    ours, function = getattr(tconv, f"conv_transpose{dims}d"), WITH_GRADIENTS[tail]
+    ours, function = getattr(tconv, f"conv_transpose{dims}d"), WITH_GRADIENTS[epilogue]
     incoming = torch.randn_like(tensors[3])
 
     def gradients(wide: torch.dtype, fused: bool) -> tuple[torch.Tensor, ...]:
         of = [t.to(wide).requires_grad_() for t in tensors]
         if fused:
-            result = ours(*of[:3], stride, tail=tconv.Tail(function), tail_inputs=of[3:])
+            result = ours(*of[:3], stride, epilogue=tconv.Epilogue(function), epilogue_inputs=of[3:])
         else:
             result = function(call(*of[:3], stride), *of[3:])
         return torch.autograd.grad(result, of, incoming.to(wide))
@@ -123,7 +123,9 @@ def test_a_gradient_that_is_summed_takes_little_memory() -> None:
     torch.manual_seed(0)
     x, weight = torch.randn(6, 16, 511, 512, device="cuda"), torch.randn(16, 32, 2, 2, device="cuda") / 8
     scale = torch.rand(32, 1, 1, device="cuda", requires_grad=True)
-    result = tconv.conv_transpose2d(x, weight, None, 2, tail=tconv.Tail(lambda y, s: y * s), tail_inputs=(scale,))
+    result = tconv.conv_transpose2d(
+        x, weight, None, 2, epilogue=tconv.Epilogue(lambda y, s: y * s), epilogue_inputs=(scale,)
+    )
     incoming = torch.rand_like(result)
     torch.autograd.grad(result, scale, incoming, retain_graph=True)
     torch.cuda.reset_peak_memory_stats()
@@ -140,7 +142,7 @@ class Learner(nn.Module):
         super().__init__()
         self.first, self.second = nn.ConvTranspose2d(16, 32, 4, 2, 1), nn.ConvTranspose2d(32, 3, 3, 1, 1)
         self.scale, self.shift = nn.Parameter(torch.ones(32, 1, 1)), nn.Parameter(torch.zeros(32, 1, 1))
-        self.tails = tconv.Tail(self.middle), tconv.Tail(torch.tanh)
+        self.epilogues = tconv.Epilogue(self.middle), tconv.Epilogue(torch.tanh)
         self.fused = fused
 
     @staticmethod
@@ -151,8 +153,8 @@ class Learner(nn.Module):
         first, second = (self.first.weight, self.first.bias, 2, 1), (self.second.weight, self.second.bias, 1, 1)
         given = (self.scale, self.shift)
         if self.fused:
-            y = tconv.conv_transpose2d(x, *first, tail=self.tails[0], tail_inputs=given)
-            return tconv.conv_transpose2d(y, *second, tail=self.tails[1])
+            y = tconv.conv_transpose2d(x, *first, epilogue=self.epilogues[0], epilogue_inputs=given)
+            return tconv.conv_transpose2d(y, *second, epilogue=self.epilogues[1])
         y = self.middle(functional.conv_transpose2d(x, *first), *given)
         return torch.tanh(functional.conv_transpose2d(y, *second))
 
@@ -240,10 +242,10 @@ def test_compiled_with_gradients() -> None:
 
 def test_a_captured_graph_replays() -> None:
     _, stride, _, (x, weight, bias, *operands) = drawn("tensor cores", torch.float32, False)
-    tail = tconv.Tail(TAILS["all operands"])
+    epilogue = tconv.Epilogue(EPILOGUES["all operands"])
 
     def run() -> torch.Tensor:
-        return tconv.conv_transpose2d(x, weight, bias, stride, tail=tail, tail_inputs=operands)
+        return tconv.conv_transpose2d(x, weight, bias, stride, epilogue=epilogue, epilogue_inputs=operands)
 
     expected = run()
     graph = torch.cuda.CUDAGraph()

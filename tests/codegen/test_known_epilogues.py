@@ -1,4 +1,4 @@
-"""A written file knows what its tails compute by what they read: whatever of that changes is seen."""
+"""A written file knows what its epilogues compute by what they read: whatever of that changes is seen."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from tail_files import Made, close, maker
+from epilogue_files import Made, close, maker
 from torch import Tensor, nn
 
 from tconv.codegen import runtime
@@ -121,7 +121,7 @@ def test_what_is_changed_between_calls_is_seen(made: Made, name: str, gradients:
         assert bool(file.programs[-1]) == fused
 
 
-def test_other_inputs_are_other_tails(made: Made) -> None:
+def test_other_inputs_are_other_epilogues(made: Made) -> None:
     """One sample's values may be one for each channel; a skip that is broadcast is of another kind."""
     file = made(MODEL)
     ours, theirs = file.models()
@@ -155,7 +155,7 @@ TWO_SITES = """
 """
 
 
-def test_two_tails_that_read_the_same(made: Made) -> None:
+def test_two_epilogues_that_read_the_same(made: Made) -> None:
     file, x = made(TWO_SITES), torch.randn(2, 3, 4, 5)
     ours, theirs = file.models()
     with torch.no_grad():
@@ -164,12 +164,12 @@ def test_two_tails_that_read_the_same(made: Made) -> None:
 
 
 def test_names_that_the_user_has_are_left_to_him(made: Made) -> None:
-    theirs = "_PROGRAM_1, _behind_1 = 'mine', 'mine too'\n\n    class Model"
+    theirs = "_PROGRAM_1, _epilogue_1 = 'mine', 'mine too'\n\n    class Model"
     file, x = made(TWO_SITES.replace("class Model", theirs)), torch.randn(2, 3, 4, 5)
     ours, other = file.models()
     found = [torch.autograd.grad(call(each, [x]).sum(), each.gate, create_graph=True)[0] for each in (ours, other)]  # type: ignore[arg-type]
     assert close(*found) and file.programs[:2] == ["max(y + channel0, 0)", "tanh(y + channel0)"]
-    assert (file.ours["_PROGRAM_1"], file.ours["_behind_1"]) == ("mine", "mine too")
+    assert (file.ours["_PROGRAM_1"], file.ours["_epilogue_1"]) == ("mine", "mine too")
 
 
 CHANGING_PLACES = """
@@ -287,7 +287,7 @@ def test_a_name_that_is_bound_again_is_read_before(made: Made) -> None:
     assert close(call(ours, [x]), call(theirs, [x])) and file.programs == ["(max(y, 0) + output0) * 2"]
 
 
-#: Of what a tail reads, what may not be left out.
+#: Of what an epilogue reads, what may not be left out.
 PLANTED = {
     "equal numbers": (
         "repr(value))  #",
@@ -296,8 +296,8 @@ PLANTED = {
     ),
     "types of numbers": ("repr(value))  #", "str(value and float(value)))  #", "an integer"),
     "types of tensors": ("or value.dtype != like.dtype ", "", "a tensor of another type"),
-    "kinds of tensors": ('f"{kind}{place}"', 'f"channel{place}"', "a tensor of another kind"),
-    "one tensor twice": ("if tensor is value), len", "if False), len", "one tensor twice"),
+    "kinds of tensors": ('f"{kind}{places[0]}"', 'f"channel{places[0]}"', "a tensor of another kind"),
+    "one tensor twice": ("if tensor is value]", "if False]", "one tensor twice"),
     "numbers of modules": ("repr(getattr(module, name)) for", "'' for", "a module's number"),
     "who reads": ("[self.site], [], []", "[0], [], []", ""),
 }
@@ -306,13 +306,15 @@ PLANTED = {
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_mistake_is_caught(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     right, wrong, change = PLANTED[name]
-    text = runtime.part("tails")
+    text = runtime.part("epilogues")
     assert text.count(right) == 1
     of_part = runtime.part
-    monkeypatch.setattr(runtime, "part", lambda name: text.replace(right, wrong) if name == "tails" else of_part(name))
+    monkeypatch.setattr(
+        runtime, "part", lambda name: text.replace(right, wrong) if name == "epilogues" else of_part(name)
+    )
     planted = maker(tmp_path)
     with pytest.raises((AssertionError, RuntimeError)):
         if change:
             test_what_is_changed_between_calls_is_seen(planted, change, False)
         else:
-            test_two_tails_that_read_the_same(planted)
+            test_two_epilogues_that_read_the_same(planted)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tconv.planner.block_tiles import Launching
+from tconv.planner.block_tiles import LaunchTraits
 from tconv.planner.mma.shape import MmaShape, origins
 from tconv.planner.mma.tile import MmaTile
 from tconv.planner.numbers import ceil_div, where
@@ -14,10 +14,10 @@ _LANES = 32
 PREPARING_THREADS = 256
 
 
-def launching(layer: Layer, tile: MmaTile, multiprocessors: int) -> Launching:
+def launch_traits(layer: Layer, tile: MmaTile, multiprocessors: int) -> LaunchTraits:
     """Of a kernel that was compiled with `tile`, or with many, on a GPU of so many multiprocessors."""
     shape = MmaShape(layer, tile)
-    return Launching(
+    return LaunchTraits(
         threads=shape.threads,
         shared_bytes=shape.shared_bytes,
         block_tile=(tile.block_tile.images, tile.block_tile.depths, tile.block_tile.rows, tile.block_tile.columns),

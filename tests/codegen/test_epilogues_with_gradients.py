@@ -1,4 +1,4 @@
-"""Files whose kernels compute what stands behind layers, where gradients are asked for: in the emulator."""
+"""Files whose kernels compute the epilogues of layers, where gradients are asked for: in the emulator."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from codegen_helpers import silent
-from tail_files import BLOCK, CONSTANTS, JOINED, SEQUENCE, File, Made, close, inputs, maker, same_state
+from epilogue_files import BLOCK, CONSTANTS, JOINED, SEQUENCE, File, Made, close, inputs, maker, same_state
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -56,7 +56,7 @@ KINKS = {
     "torch.where(y > 0.5, y * 2, y)": [0.5],
     "1.5 - y * 3 / 2": [0.5],
 }
-#: Tails whose gradients are known: what the programs have that the file launches in a backward pass.
+#: Epilogues whose gradients are known: what the programs have that the file launches in a backward pass.
 KNOWN: dict[str, list[str]] = {
     "F.mish(self.up(x) + self.shift) * 2 + skip": ["exp"],
     "torch.clamp(self.up(x) * gate, min=-0.5) / 2": ["* sample0", "* y"],
@@ -254,7 +254,7 @@ def test_of_what_asked_for_no_gradient_pytorch_tells_it(made: Made) -> None:
 
 
 def test_only_wanted_gradients_are_computed(made: Made) -> None:
-    """Of what the tail reads alone, where the layer is frozen; of the weight alone."""
+    """Of what the epilogue reads alone, where the layer is frozen; of the weight alone."""
     added = made(OF_KNOWN.replace("BODY", "F.mish(self.up(x) + self.shift) * 2 + skip"), ("float64",))
     scaled = made(OF_KNOWN.replace("BODY", "F.prelu(self.up(x), self.shift.flatten())"), ("float64",))
     for file, wanted_names, launched in (

@@ -13,7 +13,7 @@ from codegen_helpers import executed
 
 from tconv.cli.optimize import _show
 from tconv.codegen.headers import whole
-from tconv.codegen.planned import Behind
+from tconv.codegen.planned import LayerEpilogue
 from tconv.emulator import Launch
 from tconv.kernels import source
 from tconv.pointwise.functor import functor
@@ -59,19 +59,23 @@ def test_the_kernels_take_what_stands_behind(model_file: Write, capsys: pytest.C
     outcome = outcome_of(model_file(MODEL))
     assert outcome.written and outcome.equal and outcome.mistakes == ()
     up, last = outcome.layers
-    assert up.layer.tails == (Behind(),) and up.layer.in_evaluation == (Behind(PROGRAM),) and last.layer.behind == ()
-    assert len(up.of_behind) == len(up.layer.variants) and not last.of_behind
+    assert (
+        up.layer.epilogues == (LayerEpilogue(),)
+        and up.layer.in_evaluation == (LayerEpilogue(PROGRAM),)
+        and last.layer.kernel_epilogues == ()
+    )
+    assert len(up.of_epilogue) == len(up.layer.variants) and not last.of_epilogue
     text = outcome.request.output.read_text()
     assert re.search(rf"^# +then {re.escape(PROGRAM)}$", text, re.MULTILINE)
     assert f"# In one kernel: {PROGRAM[:60]}" in text
-    assert "cuda_fused(self.up, x, tail=tail, modules=[self.norm], reads=[], site=0)" in text
+    assert "cuda_fused(self.up, x, epilogue=epilogue, modules=[self.norm], reads=[], site=0)" in text
     (line,) = (number for number, each in enumerate(MODEL.splitlines()) if "torch.cat" in each)
     assert outcome.apart == (f"line {line}: around it stands `torch.cat([self.last(x), x[:, :3, 1:]], 2)`",)
     told = json.loads(json.dumps(to_dict(outcome)))
-    assert told["layers"][0]["behind"] == [{"program": PROGRAM, "into": 0, "backward": False}] and told[
+    assert told["layers"][0]["epilogues"] == [{"program": PROGRAM, "into": 0, "backward": False}] and told[
         "apart"
     ] == list(outcome.apart)
-    assert set(told["layers"][0]["behind_verdicts"]) == set(up.of_behind)
+    assert set(told["layers"][0]["epilogue_verdicts"]) == set(up.of_epilogue)
     _show(outcome)
     shown = " ".join(capsys.readouterr().out.split())
     assert "Not fused: line" in shown and ", then max((y" in shown
@@ -79,7 +83,7 @@ def test_the_kernels_take_what_stands_behind(model_file: Write, capsys: pytest.C
 
 def test_without_fusing(model_file: Write) -> None:
     outcome = outcome_of(model_file(MODEL), fuse=False)
-    assert outcome.written and outcome.apart == () and all(not each.layer.behind for each in outcome.layers)
+    assert outcome.written and outcome.apart == () and all(not each.layer.kernel_epilogues for each in outcome.layers)
     text = outcome.request.output.read_text()
     assert "cuda_fused" not in text and "_PROGRAMS" not in text and "        x = torch.relu(x) * 0.5\n" in text
     assert "_PROGRAMS" not in executed(text)
@@ -93,7 +97,7 @@ def test_a_part_of_a_concatenation_is_judged_in_its_place(model_file: Write, mon
     outcome = outcome_of(model_file(text))
     assert outcome.written and outcome.equal
     last = outcome.layers[1]
-    assert last.layer.behind == (Behind("", 5),) and len(last.of_behind) == len(last.layer.variants)
+    assert last.layer.kernel_epilogues == (LayerEpilogue("", 5),) and len(last.of_epilogue) == len(last.layer.variants)
     written = outcome.request.output.read_text()
     assert "return cuda_fused(self.last, x, before=[skip])" in written
     assert re.search(r"^# +into 5 channels$", written, re.MULTILINE)
@@ -115,7 +119,7 @@ def test_a_kernel_that_writes_beside_its_part_is_not_taken(model_file: Write, mo
 
     monkeypatch.setattr(check, "run", spoiling)
     outcome = outcome_of(model_file(text))
-    assert outcome.written and all(not each.layer.behind for each in outcome.layers)
+    assert outcome.written and all(not each.layer.kernel_epilogues for each in outcome.layers)
     assert any("into 5 channels" in mistake for mistake in outcome.mistakes), outcome.mistakes
 
 
@@ -128,14 +132,14 @@ def test_a_wrong_program_is_not_written(model_file: Write, monkeypatch: pytest.M
     for module in (source, whole):
         monkeypatch.setattr(module, "functor", wrong)
     outcome = outcome_of(model_file(MODEL))
-    assert outcome.written and outcome.equal and all(not each.layer.behind for each in outcome.layers)
+    assert outcome.written and outcome.equal and all(not each.layer.kernel_epilogues for each in outcome.layers)
     assert "cuda_fused" not in outcome.request.output.read_text()
     assert any(f"then {PROGRAM}" in mistake and "pooled error" in mistake for mistake in outcome.mistakes), (
         outcome.mistakes
     )
 
 
-def test_a_file_that_does_not_run_with_tails_goes_without(model_file: Write) -> None:
+def test_a_file_that_does_not_run_with_epilogues_goes_without(model_file: Write) -> None:
     """As one that looks at who calls its functions."""
     held = """        @property
         def half(self):
@@ -149,4 +153,4 @@ def test_a_file_that_does_not_run_with_tails_goes_without(model_file: Write) -> 
     outcome = outcome_of(model_file(text))
     assert outcome.written and outcome.equal and "cuda_fused" not in outcome.request.output.read_text()
     (reason,) = (each for each in outcome.apart if "AssertionError" in each)
-    assert reason.startswith("line 18: the file does not run with its tail: ")
+    assert reason.startswith("line 18: the file does not run with its epilogue: ")

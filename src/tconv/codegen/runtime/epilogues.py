@@ -1,4 +1,4 @@
-"""How a layer and what stands behind it come to be one kernel."""
+"""How a layer and its epilogue come to be one kernel."""
 # mypy: ignore-errors
 
 import functools
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     )
     from tconv.codegen.runtime.dispatch import _Launch, _launch_for
     from tconv.codegen.runtime.gradients import _apply_fused
-    from tconv.codegen.runtime.known_tails import _POINTWISE, _PROGRAMS, _TAILS, _Tailed
+    from tconv.codegen.runtime.known_epilogues import _EPILOGUES, _POINTWISE, _PROGRAMS, _KnownEpilogue
     from tconv.codegen.runtime.modules import _CudaForward
 
 # ---- copied from here on
 
-# ---- what stands behind a layer --------------------------------------------------------------------------------------
+# ---- a layer's epilogue --------------------------------------------------------------------------------------
 
 
 # ---- where programs are computed
@@ -78,11 +78,11 @@ def _watched():
     return any(map(vars(nn.modules.module).get, _GLOBAL_HOOKS))
 
 
-class _Tail:
-    """What stands behind a layer: a function of its result, and tensors beside that result in a concatenation."""
+class _Epilogue:
+    """a layer's epilogue: a function of its result, and tensors beside that result in a concatenation."""
 
-    def __init__(self, function, modules, before, behind, reads=(), site=None):
-        self.function, self.modules, self.before, self.behind = function, modules, before, behind
+    def __init__(self, function, modules, before, after, reads=(), site=None):
+        self.function, self.modules, self.before, self.after = function, modules, before, after
         self.reads, self.site = reads, site
 
     def __call__(self, y):
@@ -93,7 +93,7 @@ class _Tail:
         return y
 
     def joined(self, y):
-        return torch.cat([*self.before, y, *self.behind], 1) if self.before or self.behind else y
+        return torch.cat([*self.before, y, *self.after], 1) if self.before or self.after else y
 
     def fits(self, shape, x):
         """Whether the tensors beside a result of that shape, of a layer of `x`, are concatenated with it."""
@@ -101,7 +101,7 @@ class _Tail:
             part.dim() == len(shape)
             and (part.shape[0], tuple(part.shape[2:])) == (shape[0], shape[2:])
             and (part.dtype, part.device) == (x.dtype, x.device)
-            for part in (*self.before, *self.behind)
+            for part in (*self.before, *self.after)
         )
 
     # ---- where programs are computed
@@ -135,15 +135,15 @@ class _Tail:
 
 
 # ---- where programs are computed
-def cuda_fused(layer, *inputs, tail=None, modules=(), before=(), behind=(), reads=(), site=None, **options):
-    """Equal to ``torch.cat([*before, tail(layer(*inputs)), *behind], 1)``: in one kernel where this file has one.
+def cuda_fused(layer, *inputs, epilogue=None, modules=(), before=(), after=(), reads=(), site=None, **options):
+    """Equal to ``torch.cat([*before, epilogue(layer(*inputs)), *after], 1)``: in one kernel where this file has one.
 
-    The tail calls those modules; where none is given, they are called in a row. `reads` is all that the tail of this
-    `site` reads beside them. Where the file has no kernel for that, the tail runs behind the layer.
+    The epilogue calls those modules; where none is given, they are called in a row. `reads` is all that the epilogue of
+    this `site` reads beside them. Where the file has no kernel for that, the epilogue runs after the layer.
     """
-    tail = _Tail(tail, modules, before, behind, reads, site)
+    epilogue = _Epilogue(epilogue, modules, before, after, reads, site)
     if _OPERATOR is not None and torch.compiler.is_compiling():  # compilers see PyTorch's operators behind the layer
-        return tail.joined(tail(layer(*inputs, **options)))
+        return epilogue.joined(epilogue(layer(*inputs, **options)))
     if isinstance(layer, _CudaForward):
         kind, own = type(layer), vars(layer)
         ours = kind.forward is _CudaForward.forward and kind.__call__ is nn.Module.__call__
@@ -156,11 +156,11 @@ def cuda_fused(layer, *inputs, tail=None, modules=(), before=(), behind=(), read
     ours = ours and all(map(_is_plain, modules))
     # ---- where programs are computed
     if ours:
-        return call(*inputs, tail=tail, **options)
-    return tail.joined(tail(layer(*inputs, **options)))
+        return call(*inputs, epilogue=epilogue, **options)
+    return epilogue.joined(epilogue(layer(*inputs, **options)))
 
 
-def _launch_behind(layer, program, tensors, options, into=0):
+def _launch_with(layer, program, tensors, options, into=0):
     """The launch of a layer with a program behind it, a slice of `into` channels if any; else why there is none."""
     found = layer.others.get((program, into))
     if found is None:
@@ -170,36 +170,36 @@ def _launch_behind(layer, program, tensors, options, into=0):
     return found
 
 
-def _fused(tensors, options, tail, autocast):
-    """The result with `tail` behind it, by one kernel; None where there is none."""
-    around = [*tail.before, *tail.behind]
+def _fused(tensors, options, epilogue, autocast):
+    """The result with `epilogue` behind it, by one kernel; None where there is none."""
+    around = [*epilogue.before, *epilogue.after]
     layer = _wanted(tensors, options)
     if layer is None:
         return None
-    program = None if tail.function or tail.modules else ""
+    program = None if epilogue.function or epilogue.modules else ""
     operands, beside, x, weight = (), bool(around), *tensors[:2]
     # ---- where programs are computed
-    tailed, operands = _known_tail(tail, layer, x)
-    if autocast is not None and tailed and tailed.wide:
+    known, operands = _known_epilogue(epilogue, layer, x)
+    if autocast is not None and known and known.wide:
         return None
-    program = tailed and tailed.program
+    program = known and known.program
     # ---- where programs are computed
     gradients = _wants_gradients(*tensors, *around, *operands)
     if program is None or (gradients and not program):  # PyTorch concatenates, and differentiates that
         return None
     # ---- where programs are computed
     if gradients:
-        launch = _launch_behind(layer, program, tensors, options)
+        launch = _launch_with(layer, program, tensors, options)
         if type(launch) is not _Launch:
             return None
-        return tail.joined(_apply_fused(launch, layer, options, tailed, *tensors, *operands))
+        return epilogue.joined(_apply_fused(launch, layer, options, known, *tensors, *operands))
     # What is read for each output lies as a result of its own would.
     beside = beside and not (program and any(name[:2] in ("ou", "sa") for name in _PROGRAMS[program]))
     # ---- where programs are computed
-    if beside and tail.fits(layer.shape, x) and _last(x, weight) is None:
-        parts = [*tail.before, None, *tail.behind]
+    if beside and epilogue.fits(layer.shape, x) and _last(x, weight) is None:
+        parts = [*epilogue.before, None, *epilogue.after]
         widths = [layer.shape[1] if part is None else part.shape[1] for part in parts]
-        launch = _launch_behind(layer, program, tensors, options, sum(widths))
+        launch = _launch_with(layer, program, tensors, options, sum(widths))
         if type(launch) is _Launch:
             whole = x.new_empty((layer.batch, sum(widths)) + layer.shape[2:])
             for part, own in zip(parts, whole.split(widths, 1)):
@@ -208,26 +208,26 @@ def _fused(tensors, options, tail, autocast):
                 else:
                     own.copy_(part)
             return whole
-    launch = _launch_behind(layer, program, tensors, options)
-    return tail.joined(_run(launch, *tensors, *operands)) if type(launch) is _Launch else None
+    launch = _launch_with(layer, program, tensors, options)
+    return epilogue.joined(_run(launch, *tensors, *operands)) if type(launch) is _Launch else None
 
 
 # ---- where programs are computed
-def _known_tail(tail, layer, x):
-    """What is recorded of a tail, and the tensors that its program reads; None where the file has no kernel for it."""
-    if tail.function is None and not tail.modules:
-        return _Tailed(""), ()
-    said, tensors = tail.read(layer.shape, x)
-    tailed = _TAILS.get(said)
-    if tailed is None and said and layer.batch == 1:  # what all samples have and what each has is the same
+def _known_epilogue(epilogue, layer, x):
+    """What is recorded of an epilogue, and the tensors that its program reads; None where no kernel computes it."""
+    if epilogue.function is None and not epilogue.modules:
+        return _KnownEpilogue(""), ()
+    said, tensors = epilogue.read(layer.shape, x)
+    known = _EPILOGUES.get(said)
+    if known is None and said and layer.batch == 1:  # what all samples have and what each has is the same
         each = [f"channel{n}" for n, tensor in enumerate(tensors) if tensor.dim() == x.dim()]
-        tailed = _TAILS.get(tuple(part.replace("channel", "sample") if part in each else part for part in said))
-    if tailed is None or (tailed.types and x.dtype not in tailed.types):
+        known = _EPILOGUES.get(tuple(part.replace("channel", "sample") if part in each else part for part in said))
+    if known is None or (known.types and x.dtype not in known.types):
         what = "something else than numbers and tensors of its type and device" if said is None else said[1:]
-        words = f"no kernel in this file computes what stands behind {layer.kernel.name} and reads {what}: PyTorch does"
+        words = f"no kernel in this file computes the epilogue of {layer.kernel.name} and reads {what}: PyTorch does"
         warnings.warn(f"{words}; tconv optimize makes one for it", stacklevel=2)
         return None, ()
-    return tailed, [tensors[place] for place in tailed.operands]
+    return known, [tensors[place] for place in known.operands]
 
 
 # ---- where programs are computed

@@ -1,4 +1,4 @@
-"""Arithmetic behind a transposed convolution, written as a Python function, which runs in the layer's kernel."""
+"""Epilogues: arithmetic on a transposed convolution's result, as a Python function, run in the layer's kernel."""
 
 from __future__ import annotations
 
@@ -40,24 +40,24 @@ class Traced:
     Args:
         program: the text of its program; each operation is rounded as the sums are, and the result once.
         operands: gives, of the function's further arguments, what the program reads.
-        behind: the function of the layer's result and of these, as it was traced: whatever it reads may change, and
+        function: of the layer's result and of these, as it was traced: whatever it reads may change, and
             this does not.
-        gradient: of the program; None where PyTorch differentiates `behind`.
+        gradient: of the program; None where PyTorch differentiates `function`.
     """
 
     program: str
     operands: Callable[..., Sequence[Tensor]]
-    behind: Callable[..., Tensor]
+    function: Callable[..., Tensor]
     gradient: Gradient | None
 
 
-class Tail:
+class Epilogue:
     """A function of a layer's result, elementwise, and of further tensors.
 
     ::
 
-        tail = tconv.Tail(lambda y, skip: torch.relu(y) + skip)
-        y = tconv.conv_transpose2d(x, weight, bias, stride=2, tail=tail, tail_inputs=(skip,))
+        epilogue = tconv.Epilogue(lambda y, skip: torch.relu(y) + skip)
+        y = tconv.conv_transpose2d(x, weight, bias, stride=2, epilogue=epilogue, epilogue_inputs=(skip,))
 
     equals ``torch.relu(torch.nn.functional.conv_transpose2d(x, weight, bias, stride=2)) + skip``, in one kernel. The
     function is traced with PyTorch's `make_fx`, as FlexAttention traces its ``score_mod``, at its first call with
@@ -101,15 +101,15 @@ def conv_transpose(
     weight: Tensor,
     bias: Tensor | None,
     *arguments: Any,
-    tail: Tail,
-    tail_inputs: Sequence[Tensor] = (),
+    epilogue: Epilogue,
+    epilogue_inputs: Sequence[Tensor] = (),
 ) -> Tensor:
-    """``tail(conv_transposeNd(…), *tail_inputs)``, in the layer's kernel where tconv runs the layer.
+    """``epilogue(conv_transposeNd(…), *epilogue_inputs)``, in the layer's kernel where tconv runs the layer.
 
     Where PyTorch traces, and where PyTorch's operator runs the layer, it is computed as that says.
 
     Raises:
-        InvalidProgram: the language has no program for the tail; the message names the operation.
+        InvalidProgram: the language has no program for the epilogue; the message names the operation.
     """
     reason = why_apart(input)
     if reason is None:
@@ -119,16 +119,16 @@ def conv_transpose(
         if shape is None:
             return ops.conv_transpose(dims, input, weight, bias, *arguments)  # raises PyTorch's error
         shape = shape if input.dim() == dims + 2 else shape[1:]
-        traced = tail.traced(dims, shape, cast[0].dtype, cast[0].device, tail_inputs)
-        operands = traced.operands(*tail_inputs)
+        traced = epilogue.traced(dims, shape, cast[0].dtype, cast[0].device, epilogue_inputs)
+        operands = traced.operands(*epilogue_inputs)
         route = ops.find_route(dims, batched, *cast[1:], arguments, traced.program)
         if route is not None:
             result = _run(route, traced, shape, batched, *cast[1:], operands)
             return result if input.dim() == dims + 2 else result.squeeze(0)
         reason = "PyTorch's operator runs the layer"
     if not torch.compiler.is_compiling():
-        _log.debug("the tail runs by itself: %s", reason)
-    return tail(ops.conv_transpose(dims, input, weight, bias, *arguments), *tail_inputs)
+        _log.debug("the epilogue runs by itself: %s", reason)
+    return epilogue(ops.conv_transpose(dims, input, weight, bias, *arguments), *epilogue_inputs)
 
 
 def _run(
@@ -145,20 +145,20 @@ def _run(
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
         result: Tensor = _Fused.apply(route, traced, shape, input, weight, bias, *operands)  # type: ignore[no-untyped-call]
         return result
-    return ops.run_with_tail(route, input, weight, bias, operands)
+    return ops.run_with_epilogue(route, input, weight, bias, operands)
 
 
 class _Fused(torch.autograd.Function):
-    """A layer and its tail in one kernel, and so their gradients where they are known (`Gradient`).
+    """A layer and its epilogue in one kernel, and so their gradients where they are known (`Gradient`).
 
-    Else the layer is computed again, and PyTorch differentiates the tail as it was traced. Everything is by the same
-    tile, so that what is computed again is equal, also at kinks.
+    Else the layer is computed again, and PyTorch differentiates the epilogue as it was traced. Everything is by the
+    same tile, so that what is computed again is equal, also at kinks.
     """
 
     @staticmethod
     def forward(ctx: Any, route: ops.Route, traced: Traced, shape: tuple[int, ...], *tensors: Any) -> Tensor:
         input, weight, bias, *operands = tensors
-        result = ops.run_with_tail(route, input, weight, bias, operands)
+        result = ops.run_with_epilogue(route, input, weight, bias, operands)
         by_result = traced.gradient is not None and traced.gradient.function
         ctx.save_for_backward(*tensors, result if by_result else None)
         ctx.route, ctx.traced, ctx.shape = route, traced, shape
@@ -176,10 +176,10 @@ class _Fused(torch.autograd.Function):
             wanted = [t for t, need in zip(given, needed, strict=True) if need]
             for t in () if again else wanted:
                 t.requires_grad_()
-            y = ops.run(ctx.route.with_tail(""), *given[:3])
-            behind = ctx.traced.behind(y.reshape(ctx.shape), *given[3:])
+            y = ops.run(ctx.route.with_epilogue(""), *given[:3])
+            result = ctx.traced.function(y.reshape(ctx.shape), *given[3:])
         of_shape = gradient.reshape(ctx.shape)
-        found = iter(torch.autograd.grad(behind, wanted, of_shape, create_graph=again, allow_unused=True))
+        found = iter(torch.autograd.grad(result, wanted, of_shape, create_graph=again, allow_unused=True))
         return (None, None, None, *(next(found) if need else None for need in needed))
 
 
@@ -244,8 +244,8 @@ def _of_layer(
 def _computed(route: ops.Route, part: Computed, saved: Sequence[Any], gradient: Tensor) -> Tensor:
     """A gradient that a program gives, for each of the layer's outputs."""
     input, weight, bias, *operands = saved
-    behind = route.with_tail(part.program.text, input.shape[0])
-    return ops.run_with_tail(behind, input, weight, bias, [*(operands[place] for place in part.reads), gradient])
+    fused = route.with_epilogue(part.program.text, input.shape[0])
+    return ops.run_with_epilogue(fused, input, weight, bias, [*(operands[place] for place in part.reads), gradient])
 
 
 def _summed(route: ops.Route, part: Computed, saved: Sequence[Any], gradient: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -278,7 +278,7 @@ def result_shape(dims: int, input: Tensor, weight: Tensor, arguments: tuple[Any,
 
 
 def why_apart(input: Tensor, anywhere: bool = False) -> str | None:
-    """Why a layer and its tail cannot be one kernel, whatever they compute; None where they can.
+    """Why a layer and its epilogue cannot be one kernel, whatever they compute; None where they can.
 
     Args:
         anywhere: the tensors stand for others on a GPU.
@@ -310,7 +310,7 @@ def _trace(
     start, *further = (node for node in module.graph.nodes if node.op == "placeholder")
     result = module.graph.output_node().args[0]
     if not isinstance(result, Node):
-        raise InvalidProgram("the function gives no tensor; a tail gives one")
+        raise InvalidProgram("the function gives no tensor; a epilogue gives one")
     _check_result(result, shape, dtype)
     reader, wanted = Reader(start, dims), _ancestors(result)
     if start not in wanted:
@@ -318,9 +318,9 @@ def _trace(
     for node in module.graph.nodes:
         if node in wanted and reader.is_next(node):
             reader.read(node)
-    behind = _behind(module, start, reader.operands, result)
+    function = _function(module, start, reader.operands, result)
     return Traced(
-        reader.program(result).text, _before(module, further, reader.operands), behind, reader.gradient(result)
+        reader.program(result).text, _before(module, further, reader.operands), function, reader.gradient(result)
     )
 
 
@@ -358,7 +358,7 @@ def _before(module: GraphModule, further: list[Node], outside: list[Node]) -> Ca
     return GraphModule(module, graph)
 
 
-def _behind(module: GraphModule, start: Node, outside: list[Node], result: Node) -> Callable[..., Tensor]:
+def _function(module: GraphModule, start: Node, outside: list[Node], result: Node) -> Callable[..., Tensor]:
     """The function of the layer's result and of what its program reads, which stand for themselves here."""
     graph, copies = Graph(), dict[Node, Node]()
     for node in (start, *outside):

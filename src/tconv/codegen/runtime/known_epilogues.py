@@ -7,10 +7,10 @@ from collections import namedtuple
 
 # What each program reads.
 _PROGRAMS = {}
-# What stands behind layers, in PyTorch's operators: for gradients of gradients.
-_BEHIND = ()
+# The epilogues of layers, in PyTorch's operators: for gradients of gradients.
+_AGAIN = ()
 
-# What is known of what stands behind a layer:
+# What is known of a layer's epilogue:
 #   program    what the layer's kernel computes of the layer's result
 #   operands   which of the tensors that it reads are the program's
 #   again      the same in PyTorch's operators
@@ -22,12 +22,12 @@ _BEHIND = ()
 #              "again": PyTorch tells it
 #   wide       some of it autocast computes in float32
 #   types      of the results for which it holds; empty for all
-_Tailed = namedtuple(
-    "_Tailed",
+_KnownEpilogue = namedtuple(
+    "_KnownEpilogue",
     "program operands again sources backward reads slope keeps wide types",
     defaults=((), None, (), "", (), None, False, False, ()),
 )
-# By what it reads, as `_Tail.read` says that.
-_TAILS = {}
+# By what it reads, as `_Epilogue.read` says that.
+_EPILOGUES = {}
 # Classes of modules that are called there, with what their results depend on: numbers and such, and tensors.
 _POINTWISE = {}

@@ -1,4 +1,4 @@
-"""Files whose kernels compute what stands behind layers, in the emulator: when they do, and that all else stays."""
+"""Files whose kernels compute the epilogues of layers, in the emulator: when they do, and that all else stays."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from codegen_helpers import Namespace, fused_text, kernels_of, silent, told
-from tail_files import BLOCK, CONSTANTS, JOINED, SEQUENCE, TYPES, File, Made, close, inputs, maker, same_state
+from epilogue_files import BLOCK, CONSTANTS, JOINED, SEQUENCE, TYPES, File, Made, close, inputs, maker, same_state
 from torch import Tensor, nn
 
 pytestmark = pytest.mark.rotates(6)
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.rotates(6)
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    return maker(tmp_path_factory.mktemp("tails"))
+    return maker(tmp_path_factory.mktemp("epilogues"))
 
 
 def test_one_kernel_computes_all_of_it(made: Made) -> None:
@@ -62,7 +62,7 @@ def test_other_types(made: Made, dtype: torch.dtype) -> None:
 
 
 def test_types_without_kernels_are_pytorchs(made: Made) -> None:
-    """The layer and what stands behind it."""
+    """The layer and its epilogue."""
     file = made(BLOCK)
     ours, theirs = file.models()
     with torch.no_grad(), told() as said:
@@ -334,7 +334,7 @@ def test_modules_that_compute_nothing(made: Made) -> None:
     assert file.programs == ["", "tanh(y)"]
 
 
-def test_tails_of_layers_that_are_left_to_pytorch(model_file: Callable[[str], Path]) -> None:
+def test_epilogues_of_layers_that_are_left_to_pytorch(model_file: Callable[[str], Path]) -> None:
     """The text hands them over all the same; where the file has no program, no kernel takes one."""
     path = model_file(
         BLOCK.replace("return self.act(y)", "return self.last(self.act(y)")
@@ -373,7 +373,7 @@ def test_copies_and_pickles(made: Made, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_which_kernels_there_are(made: Made) -> None:
-    """Of each layer the one without a tail first: for training, and where PyTorch runs the tail."""
+    """Of each layer the one without an epilogue first: for training, and where PyTorch runs the epilogue."""
     file = made(SEQUENCE)
     of_layers = [[kernel.program for kernel in kernels] for kernels in file.ours["_RECORDED"].values()]
     first, last = (list(dict.fromkeys(programs)) for programs in of_layers)
@@ -452,10 +452,10 @@ def test_unbatched(made: Made) -> None:
     assert file.programs == [""]
 
 
-def test_a_file_without_tails_knows_nothing_of_them(made: Made) -> None:
+def test_a_file_without_epilogues_knows_nothing_of_them(made: Made) -> None:
     text = SEQUENCE.replace(", nn.Tanh()", "").replace(
         "nn.BatchNorm2d(6), nn.ReLU(inplace=True), nn.Dropout()", "nn.PixelShuffle(1)"
     )
     file: Namespace = made(text).ours
     assert not {"_Notes", "cuda_fused", "CudaSequential", "_PROGRAMS"} & set(file)
-    assert "tail" not in file["_conv_transpose"].__code__.co_varnames
+    assert "epilogue" not in file["_conv_transpose"].__code__.co_varnames
