@@ -30,7 +30,7 @@ _Layer = namedtuple("_Layer", "in_channels out_channels kernel_size stride paddi
 # A kernel: its family, its name and its place in the family's text; bytes of shared memory of a block; neighbouring
 # columns that are loaded at once, of which rows of the input have a multiple; axes along which inputs have one element;
 # whether operands are rounded to TF32. Bytes of the weights in the order in which the kernel loads them, 0 where it
-# takes them as they are; whether inputs are brought into another order, too.
+# takes them as they are; whether inputs are put into another order, too.
 _Kernel = namedtuple(
     "_Kernel",
     "family name place shared_bytes columns single tf32 weight_bytes prepares_inputs program",
@@ -271,7 +271,7 @@ def _define(space):
     return defined
 
 # What torch.compile and dispatch modes see, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_2b6a509ac6447b68")
+_OPERATOR = _define("tconv_2d190e436b655705")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them
@@ -517,33 +517,33 @@ namespace tconv {
 // and `wgmma_inputs` those inputs whose tile says so.
 //
 // The matrices. A position q owns stride_d * stride_h * stride_w neighbouring outputs, its phases, and each tap of each
-// phase reads the input at q - shift. A block owns a box of positions and some output channels of some phases:
+// phase reads the input at q - shift. A block owns a block tile of positions and some output channels of some phases:
 //
 //               input channels                rows: phases, output channels
 //              ................            ................................
-//   positions  : warpgroup 0  :     x      :  weights, read from shared   :     = sums, in registers, of
+//   positions  : warpgroup 0  :     x      :  weights, read from shared   :     = accumulators, in registers, of
 //   64 a tile  :..............:  channels  :  memory by the tensor core   :       positions x rows
 //              : warpgroup 1  :            :..............................:
 //              :..............:            both warpgroups read the same
 //              from shared memory by way
 //              of registers, rounded there
 //
-// These products are added over all chunks of input channels, and for each over all visits: shifts, or taps. Another
+// These products are added over all k-tiles of input channels, and for each over all visits: shifts, or taps. Another
 // stride changes how many phases there are, and which of them has a tap at which shift. Positions are the first factor
-// because that may come from registers: a lane finds each position's inputs wherever they lie, so a box has any form,
-// and inputs lie in shared memory as they do in global memory.
+// because that may come from registers: a lane finds each position's inputs wherever they lie, so a block tile has any
+// form, and inputs lie in shared memory as they do in global memory.
 //
-// The warps, and what they do for one box after the other; there are as many blocks as multiprocessors:
+// The warps, and what they do for one block tile after the other; there are as many blocks as multiprocessors:
 //
 //   0-3, 4-7   consumers, two warpgroups: multiply, 64 positions of each tile by all rows, and store the outputs
 //   8          producer of weights: those of one visit after the other, by cp.async.bulk
-//   9-11       producers of inputs: of the box and the halo around it one chunk of channels after the other
+//   9-11       producers of inputs: of the block tile and the halo around it one k-tile of channels after the other
 //
 // Shared memory, in this order, as far as the layer needs it. Each stage is filled again when all consumers have read
-// it, so the next box's inputs come while this one's outputs are stored:
+// it, so the next block tile's inputs come while this one's outputs are stored:
 //
 //   | weights     | inputs      | raw inputs,     | outputs, staged   | where inputs lie | barriers: full and
-//   | stages      | stages      | to be turned    | by each warpgroup | in global memory | empty, of each stage
+//   | stages      | stages      | to be transposed    | by each warpgroup | in global memory | empty, of each stage
 //
 // Waits. A consumer waits for the mbarrier "full": what a producer asked for has landed. A producer waits for "empty":
 // the inputs are loaded, or the products that read the weights are done. Two batches of products are on their way, and
@@ -556,7 +556,7 @@ namespace tconv {
 // Not-a-number: an input outside the map counts as 0. An infinite or NaN input or weight reaches the outputs that
 // depend on it, and through weights an input outside the map, as 0 * infinity.
 //
-// Sizes: the channels of a box's inputs must stay below 2^31 unless wide_index; the rest is 64-bit.
+// Sizes: the channels of a block tile's inputs must stay below 2^31 unless wide_index; the rest is 64-bit.
 
 // Of the layer.
 constexpr int kGroupInChannels = 64, kGroupOutChannels = 128;
@@ -579,7 +579,7 @@ constexpr int kShifts = kHeightShiftsCount * kShiftsCount;
 constexpr int kTaps = kHeightKernel * kKernel;
 constexpr int kFragments = kPositionTiles + kHeightShiftsCount - 1;
 constexpr int kBatches = 2;  // whose fragments are in registers
-// Of the 65,536 registers of a multiprocessor, those of a thread that multiplies and of one that brings.
+// Of the 65,536 registers of a multiprocessor, those of a thread that multiplies and of one that loads.
 constexpr int kConsumerRegisters = 208;
 constexpr int kProducerRegisters = 504 - 2 * kConsumerRegisters;
 constexpr int kPatchLanes = 96;
@@ -636,7 +636,7 @@ TCONV_CONSTANT int power_of_two_from(int value) {
 // 0 <= index < count, in one comparison.
 TCONV_DEVICE bool in_range(int index, int count) { return static_cast<unsigned>(index) < static_cast<unsigned>(count); }
 
-// One of two types, by a constant: std::conditional, whose header NVRTC does not bring.
+// One of two types, by a constant: std::conditional, whose header NVRTC does not load.
 template <bool first, class First, class Second> struct Choice { using type = First; };
 template <class First, class Second> struct Choice<false, First, Second> { using type = Second; };
 
@@ -758,15 +758,15 @@ TCONV_DEVICE void take_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u
 template <int Count>
 TCONV_DEVICE void give_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Count)); }
 
-// Eight registers of sums: their numbers in the text of an instruction, and the constraints.
-#define TCONV_OCTET(n)                                                                                          \
-  "+f"(sums[n]), "+f"(sums[n + 1]), "+f"(sums[n + 2]), "+f"(sums[n + 3]), "+f"(sums[n + 4]), "+f"(sums[n + 5]), \
-      "+f"(sums[n + 6]), "+f"(sums[n + 7])
+// Eight registers of accumulators: their numbers in the text of an instruction, and the constraints.
+#define TCONV_OCTET(n)                                                                                    \
+  "+f"(accumulators[n]), "+f"(accumulators[n + 1]), "+f"(accumulators[n + 2]), "+f"(accumulators[n + 3]), \
+      "+f"(accumulators[n + 4]), "+f"(accumulators[n + 5]), "+f"(accumulators[n + 6]), "+f"(accumulators[n + 7])
 
 // The instruction for `Rows` rows of the second factor.
 template <class Factor, int Rows> struct WarpgroupProduct;
 template <> struct WarpgroupProduct<float, 128> {
-  static TCONV_DEVICE void add(float (&sums)[64], const unsigned (&a)[4], unsigned long long factor) {
+  static TCONV_DEVICE void add(float (&accumulators)[64], const unsigned (&a)[4], unsigned long long factor) {
     asm volatile("{ .reg .pred adds; setp.eq.b32 adds, 0, 0; wgmma.mma_async.sync.aligned.m64n128k8.f32.tf32.tf32 {%0,"
         " %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "
         "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, "
@@ -778,22 +778,21 @@ template <> struct WarpgroupProduct<float, 128> {
   }
 };
 
-// A sum begins here: the compiler does not move its first value between products that are on their way.
-TCONV_DEVICE void begin_sum(float& sum, float value) {
-  sum = value;
-  asm volatile("" : "+f"(sum));
+// An accumulator begins here: the compiler does not move its first value between products that are on their way.
+TCONV_DEVICE void begin_accumulator(float& accumulator, float value) {
+  accumulator = value;
+  asm volatile("" : "+f"(accumulator));
 }
 
-// A warpgroup's products, in groups. sums += A * B for 64 rows of A, 16 of each warp, and `Rows` rows of B, over 32
-// bytes of each. A lane holds of A, and gets of the sums of 8 rows of B each, what it does of PTX mma.sync's m16n8k8
-// (TF32, the low 13 bits are ignored) or m16n8k16. Until `wait<N>` says that all groups but the last N are done, nobody
-// touches their sums, their `a`, or the rows of B.
+// A warpgroup's products, in groups. accumulators += A * B for 64 rows of A, 16 of each warp, and `Rows` rows of B,
+// over 32 bytes of each. A lane holds of A, and gets of the accumulators of 8 rows of B each, what it does of PTX
+// mma.sync's m16n8k8 (TF32, the low 13 bits are ignored) or m16n8k16. Until `wait<N>` says that all groups but the last
+// N are done, nobody touches their accumulators, their `a`, or the rows of B.
 struct WarpgroupProducts {
   TCONV_DEVICE void begin_group() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
   template <class Factor, int Rows, int RowBytes>
-  TCONV_DEVICE void add(float (&sums)[Rows / 2], const unsigned (&a)[4], const FactorRows<RowBytes>& b, int bytes) {
-    WarpgroupProduct<Factor, Rows>::add(sums, a, b.at(bytes));
-  }
+  TCONV_DEVICE void add(float (&accumulators)[Rows / 2], const unsigned (&a)[4], const FactorRows<RowBytes>& b,
+                        int bytes) { WarpgroupProduct<Factor, Rows>::add(accumulators, a, b.at(bytes)); }
   TCONV_DEVICE void end_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
   template <int N> TCONV_DEVICE void wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory"); }
 };
@@ -869,37 +868,41 @@ TCONV_CONSTANT long long plane_of(const int (&sizes)[3]) {
 }
 TCONV_CONSTANT long long larger(long long a, long long b) { return a < b ? b : a; }
 
-// An image and a position in it: of a box's first corner, or in a box.
-struct BoxPosition { int image, depth, row, column; };
+// An image and a position in it: of a block tile's first corner, or in a block tile.
+struct BlockTilePosition { int image, depth, row, column; };
 
-// A position of a box of which a slab has so many rows, by its number: columns first, images last.
-template <class Kernel> TCONV_DEVICE BoxPosition position_in_box(int number, int box_rows) {
-  const int column = number % Kernel::box_columns, rows = number / Kernel::box_columns;
-  const int row = rows % box_rows, slabs = rows / box_rows;
+// A position of a block tile of which a slab has so many rows, by its number: columns first, images last.
+template <class Kernel> TCONV_DEVICE BlockTilePosition position_in_block_tile(int number, int block_tile_rows) {
+  const int column = number % Kernel::block_tile_columns, rows = number / Kernel::block_tile_columns;
+  const int row = rows % block_tile_rows, slabs = rows / block_tile_rows;
   return {slabs, 0, row, column};
 }
 
-// The boxes over maps of so many positions, by number: columns first, images last.
-template <class Kernel> struct Boxes {
+// The block tiles over maps of so many positions, by number: columns first, images last.
+template <class Kernel> struct BlockTiles {
   int columns, rows, depths;
 
-  TCONV_DEVICE Boxes(int depth_positions, int row_positions, int column_positions)
-      : columns(ceil_div(column_positions, Kernel::box_columns)), rows(ceil_div(row_positions, Kernel::box_rows)),
-      depths(depth_positions) {}
+  TCONV_DEVICE BlockTiles(int depth_positions, int row_positions, int column_positions)
+      : columns(ceil_div(column_positions, Kernel::block_tile_columns)),
+        rows(ceil_div(row_positions, Kernel::block_tile_rows)),
+        depths(depth_positions) {}
 
   TCONV_DEVICE int count(int batch) const { return columns * rows * depths * batch; }
-  TCONV_DEVICE BoxPosition box(int number) const {
+  TCONV_DEVICE BlockTilePosition block_tile(int number) const {
     const int row = number / columns, depth = row / rows;
-    return {depth / depths, depth % depths, row % rows * Kernel::box_rows, number % columns * Kernel::box_columns};
+    return {depth / depths, depth % depths, row % rows * Kernel::block_tile_rows,
+            number % columns * Kernel::block_tile_columns};
   }
 };
 
-// The first input that a box reads, where its block has all shifts.
-TCONV_DEVICE BoxPosition halo_of(const BoxPosition& box) {
-  return {box.image, box.depth, box.row - kHeightShiftsHighest, box.column - kShiftsHighest};
+// The first input that a block tile reads, where its block has all shifts.
+TCONV_DEVICE BlockTilePosition halo_of(const BlockTilePosition& block_tile) {
+  return {block_tile.image, block_tile.depth,
+          block_tile.row - kHeightShiftsHighest, block_tile.column - kShiftsHighest};
 }
 
-// The input of a block's group, and of it the halo: what a box reads and the places between. `Shape` has its sizes.
+// The input of a block's group, and of it the halo: what a block tile reads and the places between. `Shape` has its
+// sizes.
 template <class Kernel> struct InputMap {
   int batch, depths, rows, columns;
   int plane;
@@ -913,7 +916,7 @@ template <class Kernel> struct InputMap {
     bool inside;
   };
   // A column of one of the halo's rows, counted from the halo's first one.
-  TCONV_DEVICE Place place(const BoxPosition& halo, int halo_row, int halo_column) const {
+  TCONV_DEVICE Place place(const BlockTilePosition& halo, int halo_row, int halo_column) const {
     const int slab = halo_row / Kernel::halo_rows;
     const int column = halo.column + halo_column, row = halo.row + halo_row % Kernel::halo_rows, depth = halo.depth;
     const bool row_inside = halo.image + slab < batch && in_range(depth, depths) && in_range(row, rows);
@@ -921,12 +924,13 @@ template <class Kernel> struct InputMap {
   }
 };
 
-// How a kernel is launched whose blocks own boxes of positions, each with every set of weights. Blocks that `walk` from
-// box to box share them evenly: `at_once` at most, in multiples of `together`. Of others each has one box. An offset
-// within a block spans so many channels of the input, and of the output.
-template <class Kernel> TCONV_CONSTANT Launch boxes_launch(const Sizes& sizes, const int (&positions)[3], int at_once) {
+// How a kernel is launched whose blocks own block tiles of positions, each with every set of weights. Blocks that
+// `walk` from block tile to block tile share them evenly: `at_once` at most, in multiples of `together`. Of others each
+// has one block tile. An offset within a block spans so many channels of the input, and of the output.
+template <class Kernel>
+TCONV_CONSTANT Launch block_tiles_launch(const Sizes& sizes, const int (&positions)[3], int at_once) {
   const long long works = static_cast<long long>(1) * sizes.batch * positions[0] *
-      ceil_div(positions[1], Kernel::box_rows) * ceil_div(positions[2], Kernel::box_columns);
+      ceil_div(positions[1], Kernel::block_tile_rows) * ceil_div(positions[2], Kernel::block_tile_columns);
   const long long most = larger(1, at_once), turns = ceil_div(works, most);
   Launch launch = {};
   launch.blocks = ceil_div(works, turns);
@@ -982,38 +986,38 @@ template <class Kernel> TCONV_CONSTANT int wgmma_halo_offset(int depth, int row,
   return (depth * Kernel::halo_rows + row) * Kernel::row_places + wgmma_row_lead<Kernel>(highest) + column;
 }
 
-// The positions of a box by number, one number for each of a block's threads' rows, in each of its tiles.
-template <class Kernel> TCONV_DEVICE BoxPosition wgmma_in_box(int number, int tile) {
-  BoxPosition position = position_in_box<Kernel>(number, Kernel::stacked_rows);
+// The positions of a block tile by number, one number for each of a block's threads' rows, in each of its tiles.
+template <class Kernel> TCONV_DEVICE BlockTilePosition wgmma_in_block_tile(int number, int tile) {
+  BlockTilePosition position = position_in_block_tile<Kernel>(number, Kernel::stacked_rows);
   position.row = position.row * kPositionTiles + tile;
   return position;
 }
 // Whether a number stands for a position.
 template <class Kernel>
-TCONV_DEVICE bool wgmma_is_in_box(int number) { return number * kPositionTiles < Kernel::box_positions; }
+TCONV_DEVICE bool wgmma_is_in_block_tile(int number) { return number * kPositionTiles < Kernel::block_tile_positions; }
 
-// What the blocks of a grid share: every box with every set of weights, those with the same box one after the other. A
-// block has each gridDim.x-th.
+// What the blocks of a grid share: every block tile with every set of weights, those with the same block tile one after
+// the other. A block has each gridDim.x-th.
 template <class Kernel> struct WgmmaWork {
-  Boxes<Kernel> boxes;
+  BlockTiles<Kernel> block_tiles;
   int count, number;
 
   TCONV_DEVICE WgmmaWork(int batch, int output_depth, int output_height, int output_width, int number)
-      : boxes(output_depth, output_height, output_width), count(boxes.count(batch)), number(number) {}
+      : block_tiles(output_depth, output_height, output_width), count(block_tiles.count(batch)), number(number) {}
 
   TCONV_DEVICE void next() { number += static_cast<int>(gridDim.x); }
 
-  TCONV_DEVICE BoxPosition box() const { return boxes.box(number); }
-  // The first input that the box reads.
-  TCONV_DEVICE BoxPosition halo() const {
-    const BoxPosition from = box();
+  TCONV_DEVICE BlockTilePosition block_tile() const { return block_tiles.block_tile(number); }
+  // The first input that the block tile reads.
+  TCONV_DEVICE BlockTilePosition halo() const {
+    const BlockTilePosition from = block_tile();
     return halo_of(from);
   }
 };
 
 // Stages of shared memory that go round: the producer fills one while consumers read others. Each has two mbarriers, 16
 // bytes. One register says which stage comes next and how often all have been there, even or odd, which is the parity
-// that a barrier is asked for: where sums are, registers are few.
+// that a barrier is asked for: where accumulators are, registers are few.
 template <int Count> struct WgmmaStages {
   unsigned char* barriers;
   int turn = 0;  // below 2 * Count
@@ -1035,16 +1039,16 @@ template <int Count> struct WgmmaStages {
   TCONV_DEVICE void next() { turn = turn + 1 < 2 * Count ? turn + 1 : 0; }
 };
 
-// Copies them for one chunk, to `to`, where its inputs then lie as patches of each channel.
+// Copies them for one k-tile, to `to`, where its inputs then lie as patches of each channel.
 template <class Kernel, class Copies>
-TCONV_DEVICE void wgmma_copy_patches(Copies& copies, int thread, int chunk, const float* first, int plane,
+TCONV_DEVICE void wgmma_copy_patches(Copies& copies, int thread, int k_tile, const float* first, int plane,
     unsigned inside, const int (&offsets)[Kernel::thread_patches], unsigned char* to) {
   const long long pitch = static_cast<long long>(1) * plane;
-  const float* from = first + chunk * Kernel::chunk_channels * static_cast<long long>(plane);
+  const float* from = first + k_tile * Kernel::k_tile_channels * static_cast<long long>(plane);
   to += thread / kPatchLanes * Kernel::channel_bytes + thread % kPatchLanes * Kernel::patch_bytes;
   // A copy reads the registers of its addresses late: each of some has registers of its own.
 #pragma unroll(Kernel::thread_patches < 4 ? 4 / Kernel::thread_patches : 1)
-  for (int turn = 0; turn < Kernel::chunk_channels; ++turn) {
+  for (int turn = 0; turn < Kernel::k_tile_channels; ++turn) {
     TCONV_UNROLL for (int i = 0; i < Kernel::thread_patches; ++i)
       if ((i + 1) * kPatchLanes <= Kernel::halo_patches || thread % kPatchLanes + i *
           kPatchLanes < Kernel::halo_patches)
@@ -1054,24 +1058,25 @@ TCONV_DEVICE void wgmma_copy_patches(Copies& copies, int thread, int chunk, cons
   }
 }
 
-// Brings all inputs of a block's boxes.
+// Loads all inputs of a block's block tiles.
 template <class Kernel>
-TCONV_DEVICE void wgmma_bring_inputs(const WgmmaWork<Kernel>& first_work, int thread, unsigned char* shared,
+TCONV_DEVICE void wgmma_load_inputs(const WgmmaWork<Kernel>& first_work, int thread, unsigned char* shared,
     unsigned char* barriers, const float* x, int batch, int depths, int rows, int columns) {
-  // Brings inputs that stay channel by channel.
+  // Loads inputs that stay channel by channel.
   const InputMap<Kernel> map(batch, depths, rows, columns);
   WgmmaStages<Kernel::input_stages> stages(barriers);
   ArrivingCopies<Kernel::patch_bytes> copies;
   unsigned inside;
   int offsets[Kernel::thread_patches];
   for (WgmmaWork<Kernel> work = first_work; (work.number < work.count); work.next()) {
-    const BoxPosition halo = work.halo();
+    const BlockTilePosition halo = work.halo();
     // The first input of a group in an image.
     const float* const of_image = x + static_cast<long long>(halo.image) * kGroupInChannels * map.plane;
     // Inputs that are copied as they lie in global memory, channel by channel: a thread has some patches of
-    // neighbouring columns, each in some channels of a chunk.
+    // neighbouring columns, each in some channels of a k-tile.
     inside = 0;
-    // Boxes begin at multiples of patches, halos anywhere: a row's first patch begins `lead` columns before its halo.
+    // Block tiles begin at multiples of patches, halos anywhere: a row's first patch begins `lead` columns before its
+    // halo.
     const int lead = (halo.column % Kernel::patch_columns + Kernel::patch_columns) % Kernel::patch_columns;
     TCONV_UNROLL for (int i = 0; i < Kernel::thread_patches; ++i) {
       const int patch = thread % kPatchLanes + i * kPatchLanes;
@@ -1081,9 +1086,9 @@ TCONV_DEVICE void wgmma_bring_inputs(const WgmmaWork<Kernel>& first_work, int th
       offsets[i] = (place.image * kGroupInChannels + thread / kPatchLanes) * map.plane + place.position;
     }
 #pragma unroll 1
-    for (int chunk = 0; chunk < Kernel::chunks; ++chunk) {
+    for (int k_tile = 0; k_tile < Kernel::k_tiles; ++k_tile) {
       stages.wait_empty();
-      wgmma_copy_patches<Kernel>(copies, thread, chunk, of_image, map.plane, inside, offsets,
+      wgmma_copy_patches<Kernel>(copies, thread, k_tile, of_image, map.plane, inside, offsets,
                                       shared + Kernel::inputs_at + stages.stage() * Kernel::input_stage_bytes);
       copies.arrive(stages.full());
       stages.next();
@@ -1093,41 +1098,42 @@ TCONV_DEVICE void wgmma_bring_inputs(const WgmmaWork<Kernel>& first_work, int th
 
 template <class Kernel> TCONV_CONSTANT Launch wgmma_launch(const Sizes& sizes) {
   const int positions[] = {sizes.output[0], sizes.output[1], sizes.output[2]};
-  Launch launch = boxes_launch<Kernel>(sizes, positions, sizes.multiprocessors);
+  Launch launch = block_tiles_launch<Kernel>(sizes, positions, sizes.multiprocessors);
   return launch;
 }
 
-// A thread's sums: of each tile of positions and each product, those of two positions, g and g + 8 of its warp's
-// sixteen (`half` says which), for two of every eight rows of weights.
-struct WgmmaSums { float values[kPositionTiles][1][kChannels / 2]; };
+// A thread's accumulators: of each tile of positions and each product, those of two positions, g and g + 8 of its
+// warp's sixteen (`half` says which), for two of every eight rows of weights.
+struct WgmmaAccumulators { float values[kPositionTiles][1][kChannels / 2]; };
 
-// Stores the outputs of a warpgroup for one box. They stay float until they are stored: bias and program see them as
-// the sums that they are.
+// Stores the outputs of a warpgroup for one block tile. They stay float until they are stored: bias and program see
+// them as the accumulators that they are.
 template <class Kernel> struct WgmmaStore {
 
   static constexpr int staged_octets = kStagedChannels / 8;
 
-  const WgmmaSums& sums;
+  const WgmmaAccumulators& accumulators;
   float* const y;  // of the block's first channel
-  const BoxPosition box;
+  const BlockTilePosition block_tile;
   const int block_phase, block_channel;  // the first ones
   float* const staged;                   // the warpgroup's
   const int warp, lane, y_channels, batch, depths, rows, columns;
 
   TCONV_DEVICE long long plane() const { return static_cast<long long>(depths) * rows * columns; }
 
-  // The thread's sum of a phase of the block's, in row `own` of its two of an octet of the phase's channels.
-  TCONV_DEVICE float sum(int tile, int half, int phase, int octet, int own) const {
-    return sums.values[tile][phase][octet * 4 + half * 2 + own];
+  // The thread's accumulator of a phase of the block's, in row `own` of its two of an octet of the phase's channels.
+  TCONV_DEVICE float accumulator(int tile, int half, int phase, int octet, int own) const {
+    return accumulators.values[tile][phase][octet * 4 + half * 2 + own];
   }
 
   // Where a phase's output at a position lies, in the block's first channel; false if nowhere.
   TCONV_DEVICE bool find(int number, int tile, int phase, float*& to) const {
-    const BoxPosition in_box = wgmma_in_box<Kernel>(number, tile);
-    const int image = box.image + in_box.image, depth = box.depth + in_box.depth + phase, row = box.row + in_box.row;
-    const int column = box.column + in_box.column, offset = (depth * rows + row) * columns + column;
+    const BlockTilePosition in_block_tile = wgmma_in_block_tile<Kernel>(number, tile);
+    const int image = block_tile.image + in_block_tile.image, depth = block_tile.depth + in_block_tile.depth + phase;
+    const int row = block_tile.row + in_block_tile.row, column = block_tile.column + in_block_tile.column;
+    const int offset = (depth * rows + row) * columns + column;
     to = y + (static_cast<long long>(image) * y_channels * plane() + offset);
-    return wgmma_is_in_box<Kernel>(number) && image < batch && in_range(depth, depths) &&
+    return wgmma_is_in_block_tile<Kernel>(number) && image < batch && in_range(depth, depths) &&
            in_range(row, rows) && in_range(column, columns);
   }
 
@@ -1139,19 +1145,19 @@ template <class Kernel> struct WgmmaStore {
   }
 
   // Contiguous outputs whose neighbours other threads have go by way of shared memory: a warpgroup stages them there,
-  // as `staged[channel][position][phase]`, in turns of some channels of a tile at neighbouring phases.
-  struct Turn { int tile, phase, octet; };
-  static constexpr int turn_octets = kChannels / 8 / staged_octets, turns = kPositionTiles * turn_octets;
-  static TCONV_DEVICE Turn turn_of(int number) {
-    return {number / turn_octets, 0, number % turn_octets * staged_octets};
+  // as `staged[channel][position][phase]`, in subtiles of some channels of a tile at neighbouring phases.
+  struct Subtile { int tile, phase, octet; };
+  static constexpr int subtile_octets = kChannels / 8 / staged_octets, subtiles = kPositionTiles * subtile_octets;
+  static TCONV_DEVICE Subtile subtile_of(int number) {
+    return {number / subtile_octets, 0, number % subtile_octets * staged_octets};
   }
 
-  TCONV_DEVICE void stage(const Turn& turn) const {
+  TCONV_DEVICE void stage(const Subtile& subtile) const {
     TCONV_UNROLL for (int o = 0; o < staged_octets; ++o)
       TCONV_UNROLL for (int k = 0; k < 4; ++k) {
         Vector<float, 1> together;
 
-        together.values[0] = sum(turn.tile, k / 2, turn.phase, turn.octet + o, k % 2);
+        together.values[0] = accumulator(subtile.tile, k / 2, subtile.phase, subtile.octet + o, k % 2);
         *reinterpret_cast<Vector<float, 1>*>(staged + (o * 8 + lane % 4 * 2 + k % 2) * kStagedPitch +
                                                  (warp % 4 * 16 + k / 2 * 8 + lane / 4)) = together;
       }
@@ -1165,32 +1171,32 @@ template <class Kernel> struct WgmmaStore {
     static constexpr bool whole = kStagedChannels % channel_lanes == 0;
   };
 
-  // Of the channels of a turn, how many there are from its first one on.
-  TCONV_DEVICE int staged_channels(const Turn& turn) const {
-    const int left = kGroupOutChannels - block_channel - turn.octet * 8;
+  // Of the channels of a subtile, how many there are from its first one on.
+  TCONV_DEVICE int staged_channels(const Subtile& subtile) const {
+    const int left = kGroupOutChannels - block_channel - subtile.octet * 8;
     return left < kStagedChannels ? left : kStagedChannels;
   }
 
   // Where the first of a thread's outputs of an item lies; false if nowhere.
-  template <int width> TCONV_DEVICE bool find_item(const Turn& turn, int item, float*& to) const {
-    const int number = warp / 4 * 64 + item * width, phase = turn.phase;
+  template <int width> TCONV_DEVICE bool find_item(const Subtile& subtile, int item, float*& to) const {
+    const int number = warp / 4 * 64 + item * width, phase = subtile.phase;
     const int first = (warp % 4 * 32 + lane) / Items<width>::lanes;
-    const bool present = (Items<width>::whole || first < staged_channels(turn)) &&
-                         find(number, turn.tile, block_phase + phase, to);
-    to += (turn.octet * 8 + first) * plane();
+    const bool present = (Items<width>::whole || first < staged_channels(subtile)) &&
+                         find(number, subtile.tile, block_phase + phase, to);
+    to += (subtile.octet * 8 + first) * plane();
     return present;
   }
 
-  template <int width> TCONV_DEVICE void store_staged(const Turn& turn) const {
+  template <int width> TCONV_DEVICE void store_staged(const Subtile& subtile) const {
     constexpr int steps = Items<width>::steps, lanes = Items<width>::lanes;
     constexpr int channel_lanes = Items<width>::channel_lanes;
     constexpr int together = steps < 8 ? steps : 8;  // steps whose loads are on their way at once
     constexpr bool whole = Items<width>::whole;
-    const int thread = warp % 4 * 32 + lane, first = thread / lanes, channels = staged_channels(turn);
+    const int thread = warp % 4 * 32 + lane, first = thread / lanes, channels = staged_channels(subtile);
     const long long pitch = channel_lanes * plane();
     for (int item = thread % lanes; item < Items<width>::count; item += lanes) {
       float* to;
-      if (!find_item<width>(turn, item, to)) continue;
+      if (!find_item<width>(subtile, item, to)) continue;
       const float* const from = staged + first * kStagedPitch + item * width;
       TCONV_UNROLL for (int step = 0; step < steps; step += together) {
         Vector<float, width> outputs[together];
@@ -1207,15 +1213,15 @@ template <class Kernel> struct WgmmaStore {
   }
 
   template <int width> TCONV_DEVICE void store_rows() const {
-    // Sums are in registers, which have no numbers at run time: turns are unrolled, and those of a turn are free behind
-    // it. A program's instructions would then be there for each sum, more than an instruction cache holds: with one,
-    // turns are a loop, which looks for its sums among all.
-#pragma unroll(turns)
-    for (int number = 0; number < turns; ++number) {
+    // Accumulators are in registers, which have no numbers at run time: subtiles are unrolled, and those of a subtile
+    // are free behind it. A program's instructions would then be there for each accumulator, more than an instruction
+    // cache holds: with one, subtiles are a loop, which looks for its accumulators among all.
+#pragma unroll(subtiles)
+    for (int number = 0; number < subtiles; ++number) {
       meet<128>(1 + warp / 4);  // nobody reads what is staged any more
-      stage(turn_of(number));
+      stage(subtile_of(number));
       meet<128>(1 + warp / 4);  // all of it is staged
-      store_staged<width>(turn_of(number));
+      store_staged<width>(subtile_of(number));
     }
   }
 
@@ -1240,8 +1246,8 @@ template <class Axis> struct WgmmaTap {
   }
 };
 
-// Brings the weights into the order in which blocks read them, by one thread for each of `Shape::preparing_items`:
-// every second vector of a tap's channels in a chunk.
+// Puts the weights into the order in which blocks read them, by one thread for each of `Shape::preparing_items`:
+// every second vector of a tap's channels in a k-tile.
 template <class Kernel> TCONV_DEVICE void wgmma_weights(const float* weight, float* prepared) {
   // From here on in all its blocks, the kernel behind this one may begin, if it was launched to overlap.
 #if __CUDA_ARCH__ >= 900
@@ -1252,12 +1258,13 @@ template <class Kernel> TCONV_DEVICE void wgmma_weights(const float* weight, flo
   // Neighbouring threads read neighbouring taps of neighbouring filters; two of them write 32 bytes, a whole sector.
   Digits<Kernel::preparing_items> digits(item);
   const int first_vector = digits.next(2), tap = digits.next(kTaps), channel = digits.next(kChannels);
-  const int chunk = digits.next(Kernel::chunks), channel_block = digits.next(1), group = static_cast<int>(digits.rest);
+  const int k_tile = digits.next(Kernel::k_tiles), channel_block = digits.next(1);
+  const int group = static_cast<int>(digits.rest);
 
   const int out_channel = channel_block * kChannels + channel;
   int phase_set, piece;
   {
-    // Where the piece of a tap lies: in the weights of which blocks, and behind how many pieces of a chunk. Those of a
+    // Where the piece of a tap lies: in the weights of which blocks, and behind how many pieces of a k-tile. Those of a
     // visit lie together.
     const WgmmaTap<Axis<1, 1, 0, 1>> depth(tap / (kHeightKernel * kKernel));
     const WgmmaTap<Axis<3, 1, 0, 1>> row(tap / kKernel % kHeightKernel);
@@ -1270,11 +1277,11 @@ template <class Kernel> TCONV_DEVICE void wgmma_weights(const float* weight, flo
   }
   const int row = wgmma_row_of(channel);
   const long long set = static_cast<long long>(group) + channel_block;
-  const long long product = static_cast<long long>(chunk) * kShifts + piece;
+  const long long product = static_cast<long long>(k_tile) * kShifts + piece;
   unsigned char* const to =
       reinterpret_cast<unsigned char*>(prepared) + (set + phase_set) * kSetBytes + product * Kernel::piece_bytes;
-  TCONV_UNROLL for (int pair = 0; pair < Kernel::chunk_vectors / 2; ++pair) {
-    const int vector = pair * 2 + first_vector, in_channel = chunk * Kernel::chunk_channels + vector * kVectorItems;
+  TCONV_UNROLL for (int pair = 0; pair < Kernel::k_tile_vectors / 2; ++pair) {
+    const int vector = pair * 2 + first_vector, in_channel = k_tile * Kernel::k_tile_channels + vector * kVectorItems;
     Vector<float, 4> values;
     TCONV_UNROLL for (int k = 0; k < kVectorItems; ++k) {
       values.values[k] = __ldg(weight_at(weight, group, in_channel + k, out_channel, tap));
@@ -1283,22 +1290,21 @@ template <class Kernel> TCONV_DEVICE void wgmma_weights(const float* weight, flo
     Vector<float, 4> factors;
     TCONV_UNROLL for (int k = 0; k < kVectorItems; ++k) factors.values[k] = matrix_operand(values.values[k]);
     *reinterpret_cast<Vector<float, 4>*>(
-        to + swizzled(row * Kernel::chunk_bytes + vector * 16, Kernel::chunk_bytes)) =
+        to + swizzled(row * Kernel::k_tile_bytes + vector * 16, Kernel::k_tile_bytes)) =
         factors;
   }
 }
 
-// The warp that brings weights, one thread of it: those of one visit after the other. It waits until the products that
+// The warp that loads weights, one thread of it: those of one visit after the other. It waits until the products that
 // read a stage are done (its barrier "empty"), and the copy arrives at the barrier "full".
-template <class Kernel>
-TCONV_DEVICE void wgmma_bring_weights(const WgmmaWork<Kernel>& first_work, unsigned char* shared,
+template <class Kernel> TCONV_DEVICE void wgmma_load_weights(const WgmmaWork<Kernel>& first_work, unsigned char* shared,
                                       unsigned char* barriers, const unsigned char* prepared) {
   WgmmaStages<Kernel::weight_stages> stages(barriers);
   for (WgmmaWork<Kernel> work = first_work; (work.number < work.count); work.next()) {
     int visits = kShifts;
 #pragma unroll 1
-    for (int chunk = 0; chunk < Kernel::chunks; ++chunk) {
-      const unsigned char* from = prepared + static_cast<long long>(chunk) * kShifts * Kernel::piece_bytes;
+    for (int k_tile = 0; k_tile < Kernel::k_tiles; ++k_tile) {
+      const unsigned char* from = prepared + static_cast<long long>(k_tile) * kShifts * Kernel::piece_bytes;
 #pragma unroll 1
       for (int visit = 0; visit < visits; ++visit) {
         const int bytes = Kernel::piece_bytes;
@@ -1316,14 +1322,14 @@ TCONV_DEVICE void wgmma_bring_weights(const WgmmaWork<Kernel>& first_work, unsig
 
 // A thread of a warpgroup that multiplies.
 template <class Kernel> struct WgmmaConsumer {
-  using Rows = FactorRows<Kernel::chunk_bytes>;
+  using Rows = FactorRows<Kernel::k_tile_bytes>;
 
   static constexpr int halves = 2;
 
   unsigned char* const shared;
   const int lane;
   int places[1][halves];  // in a stage of inputs, in bytes: where the lane's positions are
-  WgmmaSums sums;
+  WgmmaAccumulators accumulators;
   unsigned fragments[kBatches][1][kFragments][1][4];
   WarpgroupProducts products;
   WgmmaStages<Kernel::weight_stages> weights;
@@ -1336,19 +1342,19 @@ template <class Kernel> struct WgmmaConsumer {
       int of_warp, at_channel;  // positions g and g + 8 of the warp's sixteen, one channel of four
       of_warp = lane / 4 + 8 * half, at_channel = lane % 4 * Kernel::channel_bytes;
       const int number = warp * 16 + of_warp;
-      const bool is_in_box = wgmma_is_in_box<Kernel>(number);
-      const BoxPosition at = wgmma_in_box<Kernel>(is_in_box ? number : 0, is_in_box ? 0 : 0);
+      const bool is_in_block_tile = wgmma_is_in_block_tile<Kernel>(number);
+      const BlockTilePosition at = wgmma_in_block_tile<Kernel>(is_in_block_tile ? number : 0, is_in_block_tile ? 0 : 0);
       const int place = ((at.image + at.depth) * Kernel::halo_rows + at.row) * Kernel::row_places + at.column;
       places[0][half] = place * kItemBytes + at_channel;
     }
   }
 
-  static TCONV_DEVICE void clear(WgmmaSums& sums) {
+  static TCONV_DEVICE void clear(WgmmaAccumulators& accumulators) {
     TCONV_UNROLL for (int tile = 0; tile < kPositionTiles; ++tile)
-      TCONV_UNROLL for (int k = 0; k < kChannels / 2; ++k) begin_sum(sums.values[tile][0][k], 0);
+      TCONV_UNROLL for (int k = 0; k < kChannels / 2; ++k) begin_accumulator(accumulators.values[tile][0][k], 0);
   }
 
-  // Loads the fragments of a step of a chunk, for inputs that lie from `moved` on, and rounds them to TF32.
+  // Loads the fragments of a step of a k-tile, for inputs that lie from `moved` on, and rounds them to TF32.
   TCONV_DEVICE void load(const unsigned char* moved, int step, unsigned (&fragments)[kFragments][1][4]) const {
     TCONV_UNROLL for (int f = 0; f < kFragments; ++f) {
       const unsigned char* const from = moved + f * Kernel::row_places * kItemBytes;
@@ -1374,26 +1380,29 @@ template <class Kernel> struct WgmmaConsumer {
   }
 
   // The products of a batch of steps with the weights of one visit, of those along the height the `row_visit`-th.
-  TCONV_DEVICE void multiply(WgmmaSums& sums, int batch, int row_visit, const typename Kernel::Rows& rows, int depth,
-                             int row, int column) {
+  TCONV_DEVICE void multiply(WgmmaAccumulators& accumulators, int batch, int row_visit,
+      const typename Kernel::Rows& rows,
+                             int depth, int row, int column) {
     int piece = 0;
 
     // Of exact products the small ones come first.
     TCONV_UNROLL for (int tile = 0; tile < kPositionTiles; ++tile) {
       const int fragment = tile + kHeightShiftsCount - 1 - row_visit;
-      products.template add<float, kChannels>(sums.values[tile][0], fragments[batch % kBatches][0][fragment][0], rows,
-          piece * Kernel::piece_bytes + batch * 32);
+      products.template add<float, kChannels>(
+          accumulators.values[tile][0], fragments[batch % kBatches][0][fragment][0], rows,
+          piece * Kernel::piece_bytes +
+              batch * 32);
     }
     ++piece;
   }
 
-  // A visit, or those along the height at once: a chunk of inputs, in a stage that is full, moved by the visit's
+  // A visit, or those along the height at once: a k-tile of inputs, in a stage that is full, moved by the visit's
   // shifts, by the weights of the visit.
   TCONV_DEVICE void visit(const unsigned char* moved, int depth, int row, int column, int packed) {
     const int first_stage = weights.stage();
     // Nothing of an exact batch goes on into the next one.
-#pragma unroll(Kernel::chunk_steps)
-    for (int batch = 0; batch < Kernel::chunk_steps; ++batch) {
+#pragma unroll(Kernel::k_tile_steps)
+    for (int batch = 0; batch < Kernel::k_tile_steps; ++batch) {
       load(moved, batch, fragments[batch % kBatches][0]);
       int stage = first_stage;
       TCONV_UNROLL for (int row_visit = 0; row_visit < kHeightShiftsCount; ++row_visit) {
@@ -1402,7 +1411,8 @@ template <class Kernel> struct WgmmaConsumer {
         if (batch == 0 || row_visit == 0) products.begin_group();
         // Weights that stay and are known are packed, others lie in their stage.
         const int from = stage * Kernel::weight_stage_bytes;
-        multiply(sums, batch, row_visit, typename Kernel::Rows(shared + from), depth, row, column);
+        multiply(accumulators, batch, row_visit, typename Kernel::Rows(shared + from), depth, row,
+                 column);
         if (batch == 0 || row_visit == kHeightShiftsCount - 1) products.end_group();
         if (batch == 0) weights.next();
         stage = stage + 1 == Kernel::weight_stages ? 0 : stage + 1;
@@ -1425,7 +1435,7 @@ template <class Kernel> struct WgmmaConsumer {
            wgmma_halo_offset<Kernel>(depth, row, column, highest) * kItemBytes;
   }
 
-  // The products of a chunk. The block has all phases, or all have a tap at every shift: a visit for each shift.
+  // The products of a k-tile. The block has all phases, or all have a tap at every shift: a visit for each shift.
   TCONV_DEVICE void visit_shifts() {
 #pragma unroll(1)
     for (int c = 0; c < kShiftsCount; ++c) {
@@ -1434,11 +1444,11 @@ template <class Kernel> struct WgmmaConsumer {
     }
   }
 
-  // The sums of a box.
-  TCONV_DEVICE void box(int first_phase) {
-    clear(sums);
+  // The accumulators of a block tile.
+  TCONV_DEVICE void block_tile(int first_phase) {
+    clear(accumulators);
 #pragma unroll 1
-    for (int chunk = 0; chunk < Kernel::chunks; ++chunk) {
+    for (int k_tile = 0; k_tile < Kernel::k_tiles; ++k_tile) {
       inputs.wait_full();
       // No branch has the loops itself: those of another, never entered, would change what the compiler makes of them.
       visit_shifts();
@@ -1476,39 +1486,27 @@ TCONV_DEVICE void wgmma(const float* x, const float* weight, float* y, int y_cha
     wait_for_kernel_before();  // whose outputs these may overwrite
     WgmmaConsumer<Kernel> consumer(shared, warp, lane);
     for (WgmmaWork<Kernel> work = first_work(); (work.number < work.count); work.next()) {
-      consumer.box(0);
-      // What follows from these would take registers that sums need.
+      consumer.block_tile(0);
+      // What follows from these would take registers that accumulators need.
       const int images = renewed(batch), depths = renewed(output_depth), rows = renewed(output_height);
       const int columns = renewed(output_width);
       const unsigned own_thread = static_cast<unsigned>(renewed(thread));
       work = WgmmaWork<Kernel>(images, depths, rows, columns, renewed(work.number));
       const long long plane = static_cast<long long>(depths) * rows * columns, first = 0;
-      WgmmaStore<Kernel>{
-          consumer.sums,
-          y + first * plane,
-          work.box(),
-          0,
-          0,
-          reinterpret_cast<float*>(shared + kRawAt + warp / 4 * kStagedBytes),
-          static_cast<int>(own_thread / 32),
-          static_cast<int>(own_thread % 32),
-          y_channels,
-          images,
-          depths,
-          rows,
-          columns}
-          .store();
+      WgmmaStore<Kernel>{ consumer.accumulators, y + first * plane, work.block_tile(), 0, 0,
+          reinterpret_cast<float*>(shared + kRawAt + warp / 4 * kStagedBytes), static_cast<int>(own_thread / 32),
+          static_cast<int>(own_thread % 32), y_channels, images, depths, rows, columns}.store();
     }
   } else {
     give_registers<kProducerRegisters>();
     if (warp == 4 * kConsumers) {
       wait_for_kernel_before();  // which prepared the weights
       if (lane == 0)
-        wgmma_bring_weights<Kernel>(first_work(), shared, weight_barriers,
+        wgmma_load_weights<Kernel>(first_work(), shared, weight_barriers,
                                          reinterpret_cast<const unsigned char*>(weight));
     } else {
       const int loader = thread - 32 * (4 * kConsumers + 1);
-      wgmma_bring_inputs<Kernel>(first_work(), loader, shared, input_barriers, x, batch, input_depth, input_height,
+      wgmma_load_inputs<Kernel>(first_work(), loader, shared, input_barriers, x, batch, input_depth, input_height,
                                       input_width);
     }
   }
@@ -1517,22 +1515,23 @@ TCONV_DEVICE void wgmma(const float* x, const float* weight, float* y, int y_cha
 // 2-D 64->128 k(3,5) s1 tf32
 struct conv_transpose2d_layer {
   using Rows = FactorRows<128>;
-  static constexpr int box_columns = 40, box_rows = 6, halo_rows = 8, shared_bytes = 224400, chunks = 2, piece_bytes =
-      16384, stacked_rows = 3, box_positions = 240, thread_patches = 1, patch_columns = 4, row_patches = 11,
-          halo_patches = 88, chunk_channels = 32, channel_bytes = 1440, patch_bytes = 16, input_stages = 2, inputs_at =
-      114688, input_stage_bytes = 46080, chunk_vectors = 8, chunk_bytes =
-      128, weight_stages = 7, weight_stage_bytes = 16384, row_places = 44, chunk_steps = 4;
+  static constexpr int block_tile_columns = 40, block_tile_rows = 6, halo_rows = 8, shared_bytes = 224400, k_tiles = 2,
+      piece_bytes = 16384, stacked_rows = 3, block_tile_positions = 240, thread_patches = 1, patch_columns = 4,
+      row_patches = 11, halo_patches = 88, k_tile_channels = 32, channel_bytes = 1440, patch_bytes = 16, input_stages
+      = 2, inputs_at = 114688, input_stage_bytes = 46080, k_tile_vectors = 8, k_tile_bytes = 128, weight_stages = 7,
+          weight_stage_bytes = 16384, row_places = 44, k_tile_steps = 4;
   static constexpr long long preparing_items = 7680;
 };
 
 // 2-D 64->128 k(3,5) s1 tf32
 struct conv_transpose2d_any_size_layer {
   using Rows = FactorRows<64>;
-  static constexpr int box_columns = 112, box_rows = 2, halo_rows = 4, shared_bytes = 224480, chunks = 4, piece_bytes =
-      8192, stacked_rows = 1, box_positions = 224, thread_patches = 5, patch_columns = 1, row_patches = 116,
-          halo_patches = 464, chunk_channels = 16, channel_bytes = 1952, patch_bytes = 4, input_stages = 4, inputs_at =
-      81920, input_stage_bytes = 31232, chunk_vectors = 4, chunk_bytes = 64, weight_stages = 10,
-          weight_stage_bytes = 8192, row_places = 116, chunk_steps = 2;
+  static constexpr int block_tile_columns = 112, block_tile_rows = 2, halo_rows = 4, shared_bytes = 224480,
+      k_tiles = 4, piece_bytes = 8192, stacked_rows = 1, block_tile_positions = 224, thread_patches = 5,
+      patch_columns = 1, row_patches = 116, halo_patches = 464, k_tile_channels = 16, channel_bytes = 1952,
+      patch_bytes = 4, input_stages
+      = 4, inputs_at = 81920, input_stage_bytes = 31232, k_tile_vectors = 4, k_tile_bytes = 64, weight_stages = 10,
+          weight_stage_bytes = 8192, row_places = 116, k_tile_steps = 2;
   static constexpr long long preparing_items = 15360;
 };
 

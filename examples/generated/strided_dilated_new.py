@@ -29,7 +29,7 @@ _Layer = namedtuple("_Layer", "in_channels out_channels kernel_size stride paddi
 # A kernel: its family, its name and its place in the family's text; bytes of shared memory of a block; neighbouring
 # columns that are loaded at once, of which rows of the input have a multiple; axes along which inputs have one element;
 # whether operands are rounded to TF32. Bytes of the weights in the order in which the kernel loads them, 0 where it
-# takes them as they are; whether inputs are brought into another order, too.
+# takes them as they are; whether inputs are put into another order, too.
 _Kernel = namedtuple(
     "_Kernel",
     "family name place shared_bytes columns single tf32 weight_bytes prepares_inputs program",
@@ -261,7 +261,7 @@ def _define(space):
     return defined
 
 # What torch.compile and dispatch modes see, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_e96fc0bd168b80ab")
+_OPERATOR = _define("tconv_cec4a881be156dec")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them
@@ -535,8 +535,8 @@ namespace tconv {
 // Of the layer.
 constexpr int kGroupInChannels = 32, kGroupOutChannels = 64;
 // Of the tile: what a block, a warp and a thread have.
-constexpr int kPositionLanes = 128, kColumns = 32, kPositions = 2, kChannels = 2, kPhases = 3, kChunkRows = 3,
-    kChunkChannels = 32, kUnroll = 8;
+constexpr int kPositionLanes = 128, kColumns = 32, kPositions = 2, kChannels = 2, kPhases = 3, kKTileRows = 3,
+    kKTileChannels = 32, kUnroll = 8;
 constexpr int kKernel = 3;
 constexpr int kStride = 5;
 constexpr int kBlockRuns = kPositionLanes / 32;
@@ -549,8 +549,8 @@ constexpr int kTapItems = kPhases * kChannels;
 constexpr int kAccumulatorBytes = 4;
 constexpr int kPaddingTo = 16 / kAccumulatorBytes;
 constexpr int kChannelItems = (kTapItems + kPaddingTo - 1) / kPaddingTo * kPaddingTo;
-constexpr int kRowItems = kChunkChannels * kChannelItems;
-constexpr int kWeightItems = kChunkRows * kRowItems;
+constexpr int kRowItems = kKTileChannels * kChannelItems;
+constexpr int kWeightItems = kKTileRows * kRowItems;
 constexpr int kExchangePitch = 32;
 constexpr int kExchangeSteps = kPositions * kStride;  // of 32 items, for one line
 constexpr int kLineSteps = kExchangeSteps + 1;
@@ -649,7 +649,7 @@ TCONV_CONSTANT int axis_first_tap(int phase) {
 }
 
 // -1 for an output row that no tap reaches.
-TCONV_CONSTANT int direct_sum_row_of_output(int output_row) {
+TCONV_CONSTANT int direct_accumulator_row_of_output(int output_row) {
   const int tap = axis_first_tap(output_row % kStride);
   return tap < kKernel ? (output_row / kStride * kKernel + tap) : -1;
 }
@@ -671,19 +671,19 @@ TCONV_CONSTANT Launch direct_launch(const Sizes& sizes) {
 }
 
 // What a thread sums up: of each of its rows, column phases, positions and output channels.
-struct DirectSums { float values[kKernel][kPhases][kPositions][kChannels]; };
+struct DirectAccumulators { float values[kKernel][kPhases][kPositions][kChannels]; };
 
 // Adds the products of one stage of weights, a group of `unroll` input channels at a time.
 //
 // There are `channels` of them, of which every `splits`-th group from `split` on is this thread's. Inputs as
 // `direct_load` takes them.
 TCONV_DEVICE void direct_multiply(const float* stage_weights, const float* stage_x, int stage_column,
-    const int (&columns)[1], int plane, DirectSums& sums) {
+    const int (&columns)[1], int plane, DirectAccumulators& accumulators) {
   const float* own_weights = stage_weights;
   const float* from = stage_x;
   float inputs[kUnroll][kPositions];
 #pragma unroll 1
-  for (int group = 0; group < kChunkChannels; group += kUnroll) {
+  for (int group = 0; group < kKTileChannels; group += kUnroll) {
     // Loads the inputs of one group of channels, and rounds them. Places outside the input are 0.
     TCONV_UNROLL for (int k = 0; k < kUnroll; ++k)
       TCONV_UNROLL for (int p = 0; p < kPositions; ++p) {
@@ -704,8 +704,8 @@ TCONV_DEVICE void direct_multiply(const float* stage_weights, const float* stage
           const int item = a * kChannels;
           TCONV_UNROLL for (int p = 0; p < kPositions; ++p)
             TCONV_UNROLL for (int c = 0; c < kChannels; ++c) {
-              float& sum = sums.values[row_tap][a][p][c];
-              sum = fmaf(inputs[k][p], weights[item + c], sum);
+              float& accumulator = accumulators.values[row_tap][a][p][c];
+              accumulator = fmaf(inputs[k][p], weights[item + c], accumulator);
             }
         }
       }
@@ -715,8 +715,8 @@ TCONV_DEVICE void direct_multiply(const float* stage_weights, const float* stage
 
 // Stores a warp's results as whole runs, by way of its `buffer` in shared memory, or a row phase that has no taps.
 // Called by whole warps.
-TCONV_DEVICE void direct_store_exchanged(int lane, const DirectSums& sums, long long start, long long plane,
-    int first_row, int height, int column, int width, float* buffer, float* y) {
+TCONV_DEVICE void direct_store_exchanged(int lane, const DirectAccumulators& accumulators, long long start,
+    long long plane, int first_row, int height, int column, int width, float* buffer, float* y) {
   const int run_column = __shfl_sync(0xffffffffu, column, 0), own_item = lane * kStride;
   TCONV_UNROLL for (int first = 0; first < kChannels * kKernel; first += kExchangeLines) {
     __syncwarp();  // the last lines have been read
@@ -727,19 +727,19 @@ TCONV_DEVICE void direct_store_exchanged(int lane, const DirectSums& sums, long 
         const int item = own_item + p * kColumns * kStride + phase;
         float* const place = buffer + item / 32 * kExchangePitch + item % 32;
         TCONV_UNROLL for (int n = first; n < first + kExchangeLines; ++n)
-          place[(n - first) * kExchangeLineItems] = sums.values[n % kKernel][tap][p][n / kKernel];
+          place[(n - first) * kExchangeLineItems] = accumulators.values[n % kKernel][tap][p][n / kKernel];
       }
     __syncwarp();  // all lanes have written theirs
     TCONV_UNROLL for (int n = first; n < first + kExchangeLines; ++n) {
       const int c = n / kKernel;
       TCONV_UNROLL for (int r = 0; r < kStride; ++r) {
         // Rows that no tap reaches are stored with the channel's first.
-        const int sum_row = direct_sum_row_of_output(r);
-        if ((sum_row < 0 ? 0 : sum_row) != n % kKernel) continue;
+        const int accumulator_row = direct_accumulator_row_of_output(r);
+        if ((accumulator_row < 0 ? 0 : accumulator_row) != n % kKernel) continue;
         {
-          // Stores one row of one output channel for a whole warp: from `line` of its buffer, or without sums.
+          // Stores one row of one output channel for a whole warp: from `line` of its buffer, or without accumulators.
           const float* const line = buffer + (n - first) * kExchangeLineItems;
-          const bool has_sums = sum_row >= 0;
+          const bool has_accumulators = accumulator_row >= 0;
           const long long own_row = in_range(first_row + r, height) ? start + static_cast<long long>(r) * width : -1;
           // Where all rows are one, stores differ by constants from here, and start at lines of memory.
           const long long begin = own_row + c * plane + run_column;
@@ -753,7 +753,7 @@ TCONV_DEVICE void direct_store_exchanged(int lane, const DirectSums& sums, long 
             const int step = s, item = step * 32 + lane - ahead;
             in_line[s] = (step > 0 || lane >= ahead) && (step < kLineSteps - 1 || item < kRunOutputs);
             values[s] = 0;
-            if (has_sums && in_line[s]) values[s] = line[step * kExchangePitch + lane - ahead];
+            if (has_accumulators && in_line[s]) values[s] = line[step * kExchangePitch + lane - ahead];
           }
           TCONV_UNROLL for (int s = 0; s < kLineSteps; ++s) {
             const int step = s, item = step * 32 + lane - ahead;
@@ -791,11 +791,11 @@ conv_transpose2d(const float* x, const float* weight, const float* bias, float* 
   const int steps = (runs - 1) / kBlockRuns + 1;
 
   float* const buffer = tiles + kWeightItems + thread / 32 * kWarpItems;
-  // Brings one stage of weights to shared memory, rounded. Places without a weight become 0.
+  // Loads one stage of weights to shared memory, rounded. Places without a weight become 0.
 #pragma unroll 4
   for (int i = static_cast<int>(threadIdx.x); i < kWeightItems; i += kPositionLanes) {
     const int item = i % kChannelItems, stage_tap = item / kTapItems, slot = item / kChannels % kPhases;
-    const int in_channel = i / kChannelItems % kChunkChannels, out_channel = own_channel + item % kChannels;
+    const int in_channel = i / kChannelItems % kKTileChannels, out_channel = own_channel + item % kChannels;
 
     int tap = slot;  // the slot's first; phases in registers are numbered by their first taps
     const long long column_tap = tap;
@@ -821,7 +821,7 @@ conv_transpose2d(const float* x, const float* weight, const float* bias, float* 
     const int slab_of_all = step_group / row_groups, height = step_group - slab_of_all * row_groups;
     const int width = (run - step_group * runs_a_row) * kRunColumns + lane;
     const bool in_batch = step_group < all_row_groups;
-    DirectSums sums = {};
+    DirectAccumulators accumulators = {};
 
     {
       const int slab = 0;
@@ -833,7 +833,7 @@ conv_transpose2d(const float* x, const float* weight, const float* bias, float* 
         const long long plane = static_cast<long long>(slab_of_all) * kGroupInChannels;
         const float* const rows = x + (inside ? (plane + slab) * input_height * input_width : 0);
         direct_multiply(tiles, rows + static_cast<long long>(height) * input_width + width, width, input_columns,
-            input_plane, sums);
+            input_plane, accumulators);
       }
     }
     const int slab = 0, row = height * kStride - 1;
@@ -841,7 +841,7 @@ conv_transpose2d(const float* x, const float* weight, const float* bias, float* 
     const bool inside = in_batch;
     const long long start = ((plane + slab) * output_height + row) * output_width;
     const int plane_rows = inside ? output_height : 0, column = width * kStride - 1;
-    direct_store_exchanged(lane, sums, start, output_plane, row, plane_rows, column, output_width, buffer, y);
+    direct_store_exchanged(lane, accumulators, start, output_plane, row, plane_rows, column, output_width, buffer, y);
   }
 }
 

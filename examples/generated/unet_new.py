@@ -2,7 +2,7 @@
 #
 # ModelNew is the model file's Model, with its transposed convolutions on the CUDA kernels in this file.
 # torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.
-# The model file begins at line 556, the kernels at line 648.
+# The model file begins at line 559, the kernels at line 651.
 #
 #   ups.0.up  2-D 512→256 k2 s2 bias tf32  wgmma: 128 blocks of 384, 217792 bytes of shared memory
 #                                          any size: wgmma: 96 blocks of 384, 215664 bytes of shared memory
@@ -42,7 +42,7 @@ _Layer = namedtuple("_Layer", "in_channels out_channels kernel_size stride paddi
 # A kernel: its family, its name and its place in the family's text; bytes of shared memory of a block; neighbouring
 # columns that are loaded at once, of which rows of the input have a multiple; axes along which inputs have one element;
 # whether operands are rounded to TF32. Bytes of the weights in the order in which the kernel loads them, 0 where it
-# takes them as they are; whether inputs are brought into another order, too.
+# takes them as they are; whether inputs are put into another order, too.
 # What it computes behind the layer.
 _Kernel = namedtuple(
     "_Kernel",
@@ -297,7 +297,7 @@ def _define(space):
     return defined
 
 # What torch.compile and dispatch modes see, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_b552a7b9157f5989")
+_OPERATOR = _define("tconv_4d769e4241b39bb6")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them
@@ -317,7 +317,7 @@ def _autocast(tensor, dtype):
     return tensor if stays else tensor.to(dtype)
 
 def _conv_transpose(
-    dims, input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1, tail=None
+    dims, input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1, epilogue=None
 ):
     """Equivalent to: the conv_transpose of torch.nn.functional with `dims` spatial dimensions."""
     stride, padding, dilation = _tuple(stride, dims), _tuple(padding, dims), _tuple(dilation, dims)
@@ -326,11 +326,11 @@ def _conv_transpose(
     if autocast is not None:
         input, weight, bias = (_autocast(tensor, autocast) for tensor in (input, weight, bias))
     tensors = (input.unsqueeze(0) if input.dim() == dims + 1 else input, weight, bias)
-    if tail is not None:
-        y = _fused(tensors, options, tail, autocast) if tensors[0] is input else None
+    if epilogue is not None:
+        y = _fused(tensors, options, epilogue, autocast) if tensors[0] is input else None
         if y is not None:
             return y
-        return tail.joined(tail(_conv_transpose(dims, input, weight, bias, *options)))
+        return epilogue.joined(epilogue(_conv_transpose(dims, input, weight, bias, *options)))
     if _OPERATOR is not None and (torch.compiler.is_compiling() or _modes()):
         y = _OPERATOR(*tensors, *options)
         return y if tensors[0] is input else y.squeeze(0)
@@ -403,27 +403,30 @@ def _elsewhere(weight_shape, options, reason, elsewhere):
         raise RuntimeError(f"no kernel of this file runs {layer}: {reason} (ELSEWHERE is 'error')")
     warnings.warn(f"PyTorch runs {layer}, not a kernel of this file: {reason}", stacklevel=2)
 
-# ---- what stands behind a layer --------------------------------------------------------------------------------------
+# ---- a layer's epilogue --------------------------------------------------------------------------------------
 
-# What sees a module's result, the gradient of that, or all arguments of a call; hooks that see its inputs alone may.
-_HOOKS = (
-    *("_forward_hooks", "_backward_hooks", "_backward_pre_hooks", "_forward_pre_hooks_with_kwargs"),
-    "_compiled_call_impl",
-)
 _GLOBAL_HOOKS = tuple(f"_global_{name}_hooks" for name in ("forward", "forward_pre", "backward", "backward_pre"))
 
 def _is_hooked(module):
-    return any(map(vars(module).get, _HOOKS))
+    """What sees a module's result, the gradient of that, or all arguments of a call; hooks on its inputs alone may."""
+    own = vars(module)
+    return (
+        own["_forward_hooks"]
+        or own["_backward_hooks"]
+        or own.get("_backward_pre_hooks")
+        or own.get("_forward_pre_hooks_with_kwargs")
+        or own.get("_compiled_call_impl")
+    )
 
 def _watched():
     """Whether somebody is told of every module's calls, or of their gradients."""
     return any(map(vars(nn.modules.module).get, _GLOBAL_HOOKS))
 
-class _Tail:
-    """What stands behind a layer: a function of its result, and tensors beside that result in a concatenation."""
+class _Epilogue:
+    """a layer's epilogue: a function of its result, and tensors beside that result in a concatenation."""
 
-    def __init__(self, function, modules, before, behind, reads=(), site=None):
-        self.function, self.modules, self.before, self.behind = function, modules, before, behind
+    def __init__(self, function, modules, before, after, reads=(), site=None):
+        self.function, self.modules, self.before, self.after = function, modules, before, after
         self.reads, self.site = reads, site
 
     def __call__(self, y):
@@ -434,7 +437,7 @@ class _Tail:
         return y
 
     def joined(self, y):
-        return torch.cat([*self.before, y, *self.behind], 1) if self.before or self.behind else y
+        return torch.cat([*self.before, y, *self.after], 1) if self.before or self.after else y
 
     def fits(self, shape, x):
         """Whether the tensors beside a result of that shape, of a layer of `x`, are concatenated with it."""
@@ -442,18 +445,18 @@ class _Tail:
             part.dim() == len(shape)
             and (part.shape[0], tuple(part.shape[2:])) == (shape[0], shape[2:])
             and (part.dtype, part.device) == (x.dtype, x.device)
-            for part in (*self.before, *self.behind)
+            for part in (*self.before, *self.after)
         )
 
-def cuda_fused(layer, *inputs, tail=None, modules=(), before=(), behind=(), reads=(), site=None, **options):
-    """Equal to ``torch.cat([*before, tail(layer(*inputs)), *behind], 1)``: in one kernel where this file has one.
+def cuda_fused(layer, *inputs, epilogue=None, modules=(), before=(), after=(), reads=(), site=None, **options):
+    """Equal to ``torch.cat([*before, epilogue(layer(*inputs)), *after], 1)``: in one kernel where this file has one.
 
-    The tail calls those modules; where none is given, they are called in a row. `reads` is all that the tail of this
-    `site` reads beside them. Where the file has no kernel for that, the tail runs behind the layer.
+    The epilogue calls those modules; where none is given, they are called in a row. `reads` is all that the epilogue of
+    this `site` reads beside them. Where the file has no kernel for that, the epilogue runs after the layer.
     """
-    tail = _Tail(tail, modules, before, behind, reads, site)
+    epilogue = _Epilogue(epilogue, modules, before, after, reads, site)
     if _OPERATOR is not None and torch.compiler.is_compiling():  # compilers see PyTorch's operators behind the layer
-        return tail.joined(tail(layer(*inputs, **options)))
+        return epilogue.joined(epilogue(layer(*inputs, **options)))
     if isinstance(layer, _CudaForward):
         kind, own = type(layer), vars(layer)
         ours = kind.forward is _CudaForward.forward and kind.__call__ is nn.Module.__call__
@@ -463,10 +466,10 @@ def cuda_fused(layer, *inputs, tail=None, modules=(), before=(), behind=(), read
         ours, call = isinstance(layer, functools.partial) and layer.func is _conv_transpose, layer
     ours = ours and not _watched()
     if ours:
-        return call(*inputs, tail=tail, **options)
-    return tail.joined(tail(layer(*inputs, **options)))
+        return call(*inputs, epilogue=epilogue, **options)
+    return epilogue.joined(epilogue(layer(*inputs, **options)))
 
-def _launch_behind(layer, program, tensors, options, into=0):
+def _launch_with(layer, program, tensors, options, into=0):
     """The launch of a layer with a program behind it, a slice of `into` channels if any; else why there is none."""
     found = layer.others.get((program, into))
     if found is None:
@@ -475,21 +478,21 @@ def _launch_behind(layer, program, tensors, options, into=0):
         found = layer.others[program, into] = _launch_for(*asked, program, into)
     return found
 
-def _fused(tensors, options, tail, autocast):
-    """The result with `tail` behind it, by one kernel; None where there is none."""
-    around = [*tail.before, *tail.behind]
+def _fused(tensors, options, epilogue, autocast):
+    """The result with `epilogue` behind it, by one kernel; None where there is none."""
+    around = [*epilogue.before, *epilogue.after]
     layer = _wanted(tensors, options)
     if layer is None:
         return None
-    program = None if tail.function or tail.modules else ""
+    program = None if epilogue.function or epilogue.modules else ""
     operands, beside, x, weight = (), bool(around), *tensors[:2]
     gradients = _wants_gradients(*tensors, *around)
     if program is None or (gradients and not program):  # PyTorch concatenates, and differentiates that
         return None
-    if beside and tail.fits(layer.shape, x) and _last(x, weight) is None:
-        parts = [*tail.before, None, *tail.behind]
+    if beside and epilogue.fits(layer.shape, x) and _last(x, weight) is None:
+        parts = [*epilogue.before, None, *epilogue.after]
         widths = [layer.shape[1] if part is None else part.shape[1] for part in parts]
-        launch = _launch_behind(layer, program, tensors, options, sum(widths))
+        launch = _launch_with(layer, program, tensors, options, sum(widths))
         if type(launch) is _Launch:
             whole = x.new_empty((layer.batch, sum(widths)) + layer.shape[2:])
             for part, own in zip(parts, whole.split(widths, 1)):
@@ -498,8 +501,8 @@ def _fused(tensors, options, tail, autocast):
                 else:
                     own.copy_(part)
             return whole
-    launch = _launch_behind(layer, program, tensors, options)
-    return tail.joined(_run(launch, *tensors)) if type(launch) is _Launch else None
+    launch = _launch_with(layer, program, tensors, options)
+    return epilogue.joined(_run(launch, *tensors)) if type(launch) is _Launch else None
 
 # ---- the modules -----------------------------------------------------------------------------------------------------
 
@@ -513,13 +516,13 @@ class _Equal(type):
         return type.__hash__(vars(cls).get("_stands_for", cls))
 
 class _CudaForward:
-    def forward(self, input, output_size=None, tail=None):
+    def forward(self, input, output_size=None, epilogue=None):
         dims, output_padding = len(self.kernel_size), self.output_padding
         if output_size is not None:
             sizes = (self.stride, self.padding, self.kernel_size, dims, self.dilation)
             output_padding = self._output_padding(input, output_size, *sizes)
         options = (self.stride, self.padding, output_padding, self.groups, self.dilation)
-        return _conv_transpose(dims, input, self.weight, self.bias, *options, tail)
+        return _conv_transpose(dims, input, self.weight, self.bias, *options, epilogue)
 
 @functools.lru_cache(maxsize=None)
 def _on_cuda(theirs):
@@ -660,33 +663,33 @@ namespace tconv {
 // and `wgmma_inputs` those inputs whose tile says so.
 //
 // The matrices. A position q owns stride_d * stride_h * stride_w neighbouring outputs, its phases, and each tap of each
-// phase reads the input at q - shift. A block owns a box of positions and some output channels of some phases:
+// phase reads the input at q - shift. A block owns a block tile of positions and some output channels of some phases:
 //
 //               input channels                rows: phases, output channels
 //              ................            ................................
-//   positions  : warpgroup 0  :     x      :  weights, read from shared   :     = sums, in registers, of
+//   positions  : warpgroup 0  :     x      :  weights, read from shared   :     = accumulators, in registers, of
 //   64 a tile  :..............:  channels  :  memory by the tensor core   :       positions x rows
 //              : warpgroup 1  :            :..............................:
 //              :..............:            both warpgroups read the same
 //              from shared memory by way
 //              of registers, rounded there
 //
-// These products are added over all chunks of input channels, and for each over all visits: shifts, or taps. Another
+// These products are added over all k-tiles of input channels, and for each over all visits: shifts, or taps. Another
 // stride changes how many phases there are, and which of them has a tap at which shift. Positions are the first factor
-// because that may come from registers: a lane finds each position's inputs wherever they lie, so a box has any form,
-// and inputs lie in shared memory as they do in global memory.
+// because that may come from registers: a lane finds each position's inputs wherever they lie, so a block tile has any
+// form, and inputs lie in shared memory as they do in global memory.
 //
-// The warps, and what they do for one box after the other; there are as many blocks as multiprocessors:
+// The warps, and what they do for one block tile after the other; there are as many blocks as multiprocessors:
 //
 //   0-3, 4-7   consumers, two warpgroups: multiply, 64 positions of each tile by all rows, and store the outputs
 //   8          producer of weights: those of one visit after the other, by cp.async.bulk
-//   9-11       producers of inputs: of the box and the halo around it one chunk of channels after the other
+//   9-11       producers of inputs: of the block tile and the halo around it one k-tile of channels after the other
 //
 // Shared memory, in this order, as far as the layer needs it. Each stage is filled again when all consumers have read
-// it, so the next box's inputs come while this one's outputs are stored:
+// it, so the next block tile's inputs come while this one's outputs are stored:
 //
 //   | weights     | inputs      | raw inputs,     | outputs, staged   | where inputs lie | barriers: full and
-//   | stages      | stages      | to be turned    | by each warpgroup | in global memory | empty, of each stage
+//   | stages      | stages      | to be transposed    | by each warpgroup | in global memory | empty, of each stage
 //
 // Waits. A consumer waits for the mbarrier "full": what a producer asked for has landed. A producer waits for "empty":
 // the inputs are loaded, or the products that read the weights are done. Two batches of products are on their way, and
@@ -699,7 +702,7 @@ namespace tconv {
 // Not-a-number: an input outside the map counts as 0. An infinite or NaN input or weight reaches the outputs that
 // depend on it, and through weights an input outside the map, as 0 * infinity.
 //
-// Sizes: the channels of a box's inputs must stay below 2^31 unless wide_index; the rest is 64-bit.
+// Sizes: the channels of a block tile's inputs must stay below 2^31 unless wide_index; the rest is 64-bit.
 
 constexpr int kKernel = 2;
 constexpr int kStride = 2;
@@ -711,7 +714,7 @@ constexpr int kLoaders = 96;
 constexpr int kTaps = kKernel * kKernel;
 constexpr int kBatches = 2;  // whose fragments are in registers
 constexpr int kPositionNumbers = 64 * kConsumers;  // of each tile of a thread
-// Of the 65,536 registers of a multiprocessor, those of a thread that multiplies and of one that brings.
+// Of the 65,536 registers of a multiprocessor, those of a thread that multiplies and of one that loads.
 constexpr int kConsumerRegisters = 208;
 constexpr int kProducerRegisters = 504 - 2 * kConsumerRegisters;
 // Of contiguous outputs a warpgroup stages, as `staged[channel][position][phase]`, those neighbouring phases of some
@@ -766,7 +769,7 @@ TCONV_CONSTANT int power_of_two_from(int value) {
 // 0 <= index < count, in one comparison.
 TCONV_DEVICE bool in_range(int index, int count) { return static_cast<unsigned>(index) < static_cast<unsigned>(count); }
 
-// One of two types, by a constant: std::conditional, whose header NVRTC does not bring.
+// One of two types, by a constant: std::conditional, whose header NVRTC does not load.
 template <bool first, class First, class Second> struct Choice { using type = First; };
 template <class First, class Second> struct Choice<false, First, Second> { using type = Second; };
 
@@ -888,7 +891,7 @@ TCONV_DEVICE void take_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u
 template <int Count>
 TCONV_DEVICE void give_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Count)); }
 
-// Eight registers of sums: their numbers in the text of an instruction, and the constraints.
+// Eight registers of accumulators: their numbers in the text of an instruction, and the constraints.
 #define TCONV_NUMBERS_1 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define TCONV_NUMBERS_2 TCONV_NUMBERS_1 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define TCONV_NUMBERS_3 TCONV_NUMBERS_2 ", %16, %17, %18, %19, %20, %21, %22, %23"
@@ -913,31 +916,32 @@ TCONV_DEVICE void give_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u
   ", %104, %105, %106, %107, %108, %109, %110, %111" \
   ", %112, %113, %114, %115, %116, %117, %118, %119"
 #define TCONV_NUMBERS_16 TCONV_NUMBERS_15 ", %120, %121, %122, %123, %124, %125, %126, %127"
-#define TCONV_OCTET(n)                                                                                          \
-  "+f"(sums[n]), "+f"(sums[n + 1]), "+f"(sums[n + 2]), "+f"(sums[n + 3]), "+f"(sums[n + 4]), "+f"(sums[n + 5]), \
-      "+f"(sums[n + 6]), "+f"(sums[n + 7])
-#define TCONV_SUMS_1 TCONV_OCTET(0)
-#define TCONV_SUMS_2 TCONV_SUMS_1, TCONV_OCTET(8)
-#define TCONV_SUMS_3 TCONV_SUMS_2, TCONV_OCTET(16)
-#define TCONV_SUMS_4 TCONV_SUMS_3, TCONV_OCTET(24)
-#define TCONV_SUMS_6 TCONV_SUMS_4, TCONV_OCTET(32), TCONV_OCTET(40)
-#define TCONV_SUMS_8 TCONV_SUMS_6, TCONV_OCTET(48), TCONV_OCTET(56)
-#define TCONV_SUMS_9 TCONV_SUMS_8, TCONV_OCTET(64)
-#define TCONV_SUMS_10 TCONV_SUMS_9, TCONV_OCTET(72)
-#define TCONV_SUMS_12 TCONV_SUMS_10, TCONV_OCTET(80), TCONV_OCTET(88)
-#define TCONV_SUMS_15 TCONV_SUMS_12, TCONV_OCTET(96), TCONV_OCTET(104), TCONV_OCTET(112)
-#define TCONV_SUMS_16 TCONV_SUMS_15, TCONV_OCTET(120)
+#define TCONV_OCTET(n)                                                                                    \
+  "+f"(accumulators[n]), "+f"(accumulators[n + 1]), "+f"(accumulators[n + 2]), "+f"(accumulators[n + 3]), \
+      "+f"(accumulators[n + 4]), "+f"(accumulators[n + 5]), "+f"(accumulators[n + 6]), "+f"(accumulators[n + 7])
+#define TCONV_ACCUMULATORS_1 TCONV_OCTET(0)
+#define TCONV_ACCUMULATORS_2 TCONV_ACCUMULATORS_1, TCONV_OCTET(8)
+#define TCONV_ACCUMULATORS_3 TCONV_ACCUMULATORS_2, TCONV_OCTET(16)
+#define TCONV_ACCUMULATORS_4 TCONV_ACCUMULATORS_3, TCONV_OCTET(24)
+#define TCONV_ACCUMULATORS_6 TCONV_ACCUMULATORS_4, TCONV_OCTET(32), TCONV_OCTET(40)
+#define TCONV_ACCUMULATORS_8 TCONV_ACCUMULATORS_6, TCONV_OCTET(48), TCONV_OCTET(56)
+#define TCONV_ACCUMULATORS_9 TCONV_ACCUMULATORS_8, TCONV_OCTET(64)
+#define TCONV_ACCUMULATORS_10 TCONV_ACCUMULATORS_9, TCONV_OCTET(72)
+#define TCONV_ACCUMULATORS_12 TCONV_ACCUMULATORS_10, TCONV_OCTET(80), TCONV_OCTET(88)
+#define TCONV_ACCUMULATORS_15 TCONV_ACCUMULATORS_12, TCONV_OCTET(96), TCONV_OCTET(104), TCONV_OCTET(112)
+#define TCONV_ACCUMULATORS_16 TCONV_ACCUMULATORS_15, TCONV_OCTET(120)
 
 // The instruction for `Rows` rows of the second factor.
 template <class Factor, int Rows> struct WarpgroupProduct;
-#define TCONV_WARPGROUP_PRODUCT(element, shape, type, turned, octets, a0, a1, a2, a3, b)                         \
+#define TCONV_WARPGROUP_PRODUCT(element, shape, type, transposed, octets, a0, a1, a2, a3, b)                         \
   template <>                                                                                                    \
   struct WarpgroupProduct<element, 16 * octets> {                                                                \
-    static TCONV_DEVICE void add(float (&sums)[8 * octets], const unsigned (&a)[4], unsigned long long factor) { \
+    static TCONV_DEVICE void add(float (&accumulators)[8 * octets], const unsigned (&a)[4],                      \
+                                 unsigned long long factor) {                                                    \
       asm volatile("{ .reg .pred adds; setp.eq.b32 adds, 0, 0; wgmma.mma_async.sync.aligned." shape ".f32." type \
                    "." type " {" TCONV_NUMBERS_##octets "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #b      \
-                                                        ", adds, 1, 1" turned "; }"                              \
-                   : TCONV_SUMS_##octets                                                                         \
+                                                        ", adds, 1, 1" transposed "; }"                              \
+                   : TCONV_ACCUMULATORS_##octets                                                                 \
                    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(factor));                                   \
     }                                                                                                            \
   };
@@ -949,22 +953,21 @@ TCONV_WARPGROUP_PRODUCTS(256, 16, 128, 129, 130, 131, 132)
 #undef TCONV_WARPGROUP_PRODUCTS
 #undef TCONV_WARPGROUP_PRODUCT
 
-// A sum begins here: the compiler does not move its first value between products that are on their way.
-TCONV_DEVICE void begin_sum(float& sum, float value) {
-  sum = value;
-  asm volatile("" : "+f"(sum));
+// An accumulator begins here: the compiler does not move its first value between products that are on their way.
+TCONV_DEVICE void begin_accumulator(float& accumulator, float value) {
+  accumulator = value;
+  asm volatile("" : "+f"(accumulator));
 }
 
-// A warpgroup's products, in groups. sums += A * B for 64 rows of A, 16 of each warp, and `Rows` rows of B, over 32
-// bytes of each. A lane holds of A, and gets of the sums of 8 rows of B each, what it does of PTX mma.sync's m16n8k8
-// (TF32, the low 13 bits are ignored) or m16n8k16. Until `wait<N>` says that all groups but the last N are done, nobody
-// touches their sums, their `a`, or the rows of B.
+// A warpgroup's products, in groups. accumulators += A * B for 64 rows of A, 16 of each warp, and `Rows` rows of B,
+// over 32 bytes of each. A lane holds of A, and gets of the accumulators of 8 rows of B each, what it does of PTX
+// mma.sync's m16n8k8 (TF32, the low 13 bits are ignored) or m16n8k16. Until `wait<N>` says that all groups but the last
+// N are done, nobody touches their accumulators, their `a`, or the rows of B.
 struct WarpgroupProducts {
   TCONV_DEVICE void begin_group() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
   template <class Factor, int Rows, int RowBytes>
-  TCONV_DEVICE void add(float (&sums)[Rows / 2], const unsigned (&a)[4], const FactorRows<RowBytes>& b, int bytes) {
-    WarpgroupProduct<Factor, Rows>::add(sums, a, b.at(bytes));
-  }
+  TCONV_DEVICE void add(float (&accumulators)[Rows / 2], const unsigned (&a)[4], const FactorRows<RowBytes>& b,
+                        int bytes) { WarpgroupProduct<Factor, Rows>::add(accumulators, a, b.at(bytes)); }
   TCONV_DEVICE void end_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
   template <int N> TCONV_DEVICE void wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory"); }
 };
@@ -1040,36 +1043,41 @@ TCONV_CONSTANT long long plane_of(const int (&sizes)[3]) {
 }
 TCONV_CONSTANT long long larger(long long a, long long b) { return a < b ? b : a; }
 
-// An image and a position in it: of a box's first corner, or in a box.
-struct BoxPosition { int image, depth, row, column; };
+// An image and a position in it: of a block tile's first corner, or in a block tile.
+struct BlockTilePosition { int image, depth, row, column; };
 
-// A position of a box of which a slab has so many rows, by its number: columns first, images last.
-template <class Kernel> TCONV_DEVICE BoxPosition position_in_box(int number, int box_rows) {
-  const int column = number % Kernel::box_columns, rows = number / Kernel::box_columns;
-  const int row = rows % box_rows, slabs = rows / box_rows;
+// A position of a block tile of which a slab has so many rows, by its number: columns first, images last.
+template <class Kernel> TCONV_DEVICE BlockTilePosition position_in_block_tile(int number, int block_tile_rows) {
+  const int column = number % Kernel::block_tile_columns, rows = number / Kernel::block_tile_columns;
+  const int row = rows % block_tile_rows, slabs = rows / block_tile_rows;
   return {slabs, 0, row, column};
 }
 
-// The boxes over maps of so many positions, by number: columns first, images last.
-template <class Kernel> struct Boxes {
+// The block tiles over maps of so many positions, by number: columns first, images last.
+template <class Kernel> struct BlockTiles {
   int columns, rows, depths;
 
-  TCONV_DEVICE Boxes(int depth_positions, int row_positions, int column_positions)
-      : columns(ceil_div(column_positions, Kernel::box_columns)), rows(ceil_div(row_positions, Kernel::box_rows)),
-      depths(depth_positions) {}
+  TCONV_DEVICE BlockTiles(int depth_positions, int row_positions, int column_positions)
+      : columns(ceil_div(column_positions, Kernel::block_tile_columns)),
+        rows(ceil_div(row_positions, Kernel::block_tile_rows)),
+        depths(depth_positions) {}
 
-  TCONV_DEVICE int count(int batch) const { return columns * rows * depths * ceil_div(batch, Kernel::box_images); }
-  TCONV_DEVICE BoxPosition box(int number) const {
+  TCONV_DEVICE int count(int batch) const { return columns * rows * depths * ceil_div(batch,
+      Kernel::block_tile_images); }
+  TCONV_DEVICE BlockTilePosition block_tile(int number) const {
     const int row = number / columns, depth = row / rows;
-    return {depth / depths * Kernel::box_images, depth % depths, row % rows * Kernel::box_rows,
-            number % columns * Kernel::box_columns};
+    return {depth / depths * Kernel::block_tile_images, depth % depths, row % rows * Kernel::block_tile_rows,
+            number % columns * Kernel::block_tile_columns};
   }
 };
 
-// The first input that a box reads, where its block has all shifts.
-TCONV_DEVICE BoxPosition halo_of(const BoxPosition& box) { return {box.image, box.depth, box.row, box.column}; }
+// The first input that a block tile reads, where its block has all shifts.
+TCONV_DEVICE BlockTilePosition halo_of(const BlockTilePosition& block_tile) {
+  return {block_tile.image, block_tile.depth, block_tile.row, block_tile.column};
+}
 
-// The input of a block's group, and of it the halo: what a box reads and the places between. `Shape` has its sizes.
+// The input of a block's group, and of it the halo: what a block tile reads and the places between. `Shape` has its
+// sizes.
 template <class Kernel> struct InputMap {
   static constexpr int channels = Kernel::group_in_channels;
   int batch, depths, rows, columns;
@@ -1084,7 +1092,7 @@ template <class Kernel> struct InputMap {
     bool inside;
   };
   // A column of one of the halo's rows, counted from the halo's first one.
-  TCONV_DEVICE Place place(const BoxPosition& halo, int halo_row, int halo_column) const {
+  TCONV_DEVICE Place place(const BlockTilePosition& halo, int halo_row, int halo_column) const {
     const int slab = halo_row / Kernel::halo_rows;
     const int column = halo.column + halo_column, row = halo.row + halo_row % Kernel::halo_rows, depth = halo.depth;
     const bool row_inside = halo.image + slab < batch && in_range(depth, depths) && in_range(row, rows);
@@ -1092,14 +1100,16 @@ template <class Kernel> struct InputMap {
   }
 };
 
-// How a kernel is launched whose blocks own boxes of positions, each with every set of weights. Blocks that `walk` from
-// box to box share them evenly: `at_once` at most, in multiples of `together`. Of others each has one box. An offset
-// within a block spans so many channels of the input, and of the output.
+// How a kernel is launched whose blocks own block tiles of positions, each with every set of weights. Blocks that
+// `walk` from block tile to block tile share them evenly: `at_once` at most, in multiples of `together`. Of others each
+// has one block tile. An offset within a block spans so many channels of the input, and of the output.
 template <class Kernel>
-TCONV_CONSTANT Launch boxes_launch(const Sizes& sizes, const int (&positions)[3], int at_once, int together,
-                                   int input_reach) {
-  const long long works = static_cast<long long>(Kernel::weight_sets) * ceil_div(sizes.batch, Kernel::box_images) *
-      positions[0] * ceil_div(positions[1], Kernel::box_rows) * ceil_div(positions[2], Kernel::box_columns);
+TCONV_CONSTANT Launch block_tiles_launch(const Sizes& sizes, const int (&positions)[3], int at_once,
+                                         int together, int input_reach) {
+  const long long works = static_cast<long long>(Kernel::weight_sets) * ceil_div(sizes.batch,
+      Kernel::block_tile_images) *
+                          positions[0] * ceil_div(positions[1], Kernel::block_tile_rows) *
+                          ceil_div(positions[2], Kernel::block_tile_columns);
   const long long most = larger(1, at_once / together) * together, turns = ceil_div(works, most) * together;
   Launch launch = {};
   launch.blocks = ceil_div(works, turns) * together;
@@ -1163,7 +1173,7 @@ struct Epilogue {
   // What a channel needs, loaded.
   struct Channel {
     float bias;
-    TCONV_DEVICE float y(float sum) const { return sum + bias; }
+    TCONV_DEVICE float y(float accumulator) const { return accumulator + bias; }
   };
   const float* bias;  // of the block's group
 
@@ -1178,26 +1188,26 @@ struct Epilogue {
   TCONV_DEVICE float output(float y, const Channel& channel, const Values& values, int i = 0) const { return y; }
 };
 
-// The positions of a box by number, one number for each of a block's threads' rows, in each of its tiles.
-template <class Kernel> TCONV_DEVICE BoxPosition wgmma_in_box(int number, int tile) {
+// The positions of a block tile by number, one number for each of a block's threads' rows, in each of its tiles.
+template <class Kernel> TCONV_DEVICE BlockTilePosition wgmma_in_block_tile(int number, int tile) {
   number += tile * kPositionNumbers;
-  BoxPosition position = position_in_box<Kernel>(number, Kernel::stacked_rows);
+  BlockTilePosition position = position_in_block_tile<Kernel>(number, Kernel::stacked_rows);
   return position;
 }
 // Whether a number stands for a position.
-template <class Kernel> TCONV_DEVICE bool wgmma_is_in_box(int number, int tile) {
-  return number + tile * kPositionNumbers < Kernel::box_positions;
+template <class Kernel> TCONV_DEVICE bool wgmma_is_in_block_tile(int number, int tile) {
+  return number + tile * kPositionNumbers < Kernel::block_tile_positions;
 }
 
-// What the blocks of a grid share: every box with every set of weights, those with the same box one after the other. A
-// block has each gridDim.x-th.
+// What the blocks of a grid share: every block tile with every set of weights, those with the same block tile one after
+// the other. A block has each gridDim.x-th.
 template <class Kernel> struct WgmmaWork {
-  Boxes<Kernel> boxes;
+  BlockTiles<Kernel> block_tiles;
   int count, number;
 
   TCONV_DEVICE WgmmaWork(int batch, int output_depth, int output_height, int output_width, int number)
-      : boxes(output_depth, axis_positions(output_height), axis_positions(output_width)),
-      count(boxes.count(batch) * Kernel::weight_sets), number(number) {}
+      : block_tiles(output_depth, axis_positions(output_height), axis_positions(output_width)),
+      count(block_tiles.count(batch) * Kernel::weight_sets), number(number) {}
 
   TCONV_DEVICE void next() { number += static_cast<int>(gridDim.x); }
 
@@ -1208,17 +1218,17 @@ template <class Kernel> struct WgmmaWork {
   TCONV_DEVICE int channel_block() const {
     return Kernel::channel_blocks == 1 ? 0 : weight_set() / Kernel::phase_sets % Kernel::channel_blocks;
   }
-  TCONV_DEVICE BoxPosition box() const { return boxes.box(number / Kernel::weight_sets); }
-  // The first input that the box reads.
-  TCONV_DEVICE BoxPosition halo() const {
-    const BoxPosition from = box();
+  TCONV_DEVICE BlockTilePosition block_tile() const { return block_tiles.block_tile(number / Kernel::weight_sets); }
+  // The first input that the block tile reads.
+  TCONV_DEVICE BlockTilePosition halo() const {
+    const BlockTilePosition from = block_tile();
     return halo_of(from);
   }
 };
 
 // Stages of shared memory that go round: the producer fills one while consumers read others. Each has two mbarriers, 16
 // bytes. One register says which stage comes next and how often all have been there, even or odd, which is the parity
-// that a barrier is asked for: where sums are, registers are few.
+// that a barrier is asked for: where accumulators are, registers are few.
 template <int Count> struct WgmmaStages {
   unsigned char* barriers;
   int turn = 0;  // below 2 * Count
@@ -1240,19 +1250,19 @@ template <int Count> struct WgmmaStages {
   TCONV_DEVICE void next() { turn = turn + 1 < 2 * Count ? turn + 1 : 0; }
 };
 
-// Copies them for one chunk, to `to`, where its inputs then lie as patches of each channel.
+// Copies them for one k-tile, to `to`, where its inputs then lie as patches of each channel.
 template <class Kernel, class Copies>
-TCONV_DEVICE void wgmma_copy_patches(Copies& copies, int thread, int chunk, const float* first, int plane,
+TCONV_DEVICE void wgmma_copy_patches(Copies& copies, int thread, int k_tile, const float* first, int plane,
     unsigned inside, const int (&offsets)[Kernel::thread_patches], unsigned char* to) {
   constexpr int lanes = Kernel::patch_lanes, sharers = kLoaders / lanes;
   const long long pitch = static_cast<long long>(sharers) * plane;
-  const float* from = first + chunk * Kernel::chunk_channels * static_cast<long long>(plane);
+  const float* from = first + k_tile * Kernel::k_tile_channels * static_cast<long long>(plane);
   to += thread / lanes * Kernel::channel_bytes + thread % lanes * Kernel::patch_bytes;
   // A copy reads the registers of its addresses late: each of some has registers of its own.
 #pragma unroll(Kernel::thread_patches < 4 ? 4 / Kernel::thread_patches : 1)
-  for (int turn = 0; turn < ceil_div(Kernel::chunk_channels, sharers); ++turn) {
+  for (int turn = 0; turn < ceil_div(Kernel::k_tile_channels, sharers); ++turn) {
     const int channel = thread / lanes + turn * sharers;
-    if (Kernel::chunk_channels % sharers != 0 && channel >= Kernel::chunk_channels) break;
+    if (Kernel::k_tile_channels % sharers != 0 && channel >= Kernel::k_tile_channels) break;
     TCONV_UNROLL for (int i = 0; i < Kernel::thread_patches; ++i)
       if ((i + 1) * lanes <= Kernel::halo_patches || thread % lanes + i * lanes < Kernel::halo_patches)
         copies.begin(to + turn * sharers * Kernel::channel_bytes + i * lanes * Kernel::patch_bytes, from + offsets[i],
@@ -1261,27 +1271,28 @@ TCONV_DEVICE void wgmma_copy_patches(Copies& copies, int thread, int chunk, cons
   }
 }
 
-// Brings all inputs of a block's boxes.
+// Loads all inputs of a block's block tiles.
 template <class Kernel>
-TCONV_DEVICE void wgmma_bring_inputs(const WgmmaWork<Kernel>& first_work, int thread, unsigned char* shared,
+TCONV_DEVICE void wgmma_load_inputs(const WgmmaWork<Kernel>& first_work, int thread, unsigned char* shared,
     unsigned char* barriers, const float* x, int batch, int depths, int rows, int columns) {
-  // Brings inputs that stay channel by channel.
+  // Loads inputs that stay channel by channel.
   const InputMap<Kernel> map(batch, depths, rows, columns);
   WgmmaStages<Kernel::input_stages> stages(barriers);
   ArrivingCopies<Kernel::patch_bytes> copies;
   unsigned inside;
   int offsets[Kernel::thread_patches];
   for (WgmmaWork<Kernel> work = first_work; (work.number < work.count); work.next()) {
-    const BoxPosition halo = work.halo();
+    const BlockTilePosition halo = work.halo();
     // The first input of a group in an image.
     constexpr int channels = Kernel::group_in_channels;
     const float* const of_image = x + static_cast<long long>(halo.image) * channels * map.plane;
     {
       // Inputs that are copied as they lie in global memory, channel by channel: a thread has some patches of
-      // neighbouring columns, each in some channels of a chunk.
+      // neighbouring columns, each in some channels of a k-tile.
       constexpr int lanes = Kernel::patch_lanes, channels = Kernel::group_in_channels;
       inside = 0;
-      // Boxes begin at multiples of patches, halos anywhere: a row's first patch begins `lead` columns before its halo.
+      // Block tiles begin at multiples of patches, halos anywhere: a row's first patch begins `lead` columns before its
+      // halo.
       const int lead = (halo.column % Kernel::patch_columns + Kernel::patch_columns) % Kernel::patch_columns;
       TCONV_UNROLL for (int i = 0; i < Kernel::thread_patches; ++i) {
         const int patch = thread % lanes + i * lanes;
@@ -1292,9 +1303,9 @@ TCONV_DEVICE void wgmma_bring_inputs(const WgmmaWork<Kernel>& first_work, int th
       }
     }
 #pragma unroll 1
-    for (int chunk = 0; chunk < Kernel::chunks; ++chunk) {
+    for (int k_tile = 0; k_tile < Kernel::k_tiles; ++k_tile) {
       stages.wait_empty();
-      wgmma_copy_patches<Kernel>(copies, thread, chunk, of_image, map.plane, inside, offsets,
+      wgmma_copy_patches<Kernel>(copies, thread, k_tile, of_image, map.plane, inside, offsets,
                                       shared + Kernel::inputs_at + stages.stage() * Kernel::input_stage_bytes);
       copies.arrive(stages.full());
       stages.next();
@@ -1305,53 +1316,54 @@ TCONV_DEVICE void wgmma_bring_inputs(const WgmmaWork<Kernel>& first_work, int th
 template <class Kernel> TCONV_CONSTANT Launch wgmma_launch(const Sizes& sizes) {
   constexpr int channels = Kernel::group_in_channels;
   const int positions[] = {sizes.output[0], axis_positions(sizes.output[1]), axis_positions(sizes.output[2])};
-  Launch launch = boxes_launch<Kernel>(sizes, positions, sizes.multiprocessors,
-                                            Kernel::resident ? Kernel::weight_sets : 1, Kernel::box_images * channels);
+  Launch launch = block_tiles_launch<Kernel>(sizes, positions, sizes.multiprocessors,
+      Kernel::resident ? Kernel::weight_sets : 1, Kernel::block_tile_images * channels);
   return launch;
 }
 
-// A thread's sums: of each tile of positions and each product, those of two positions, g and g + 8 of its warp's
-// sixteen (`half` says which), for two of every eight rows of weights.
-template <class Kernel> struct WgmmaSums { float values[Kernel::position_tiles][1][Kernel::product_rows / 2]; };
+// A thread's accumulators: of each tile of positions and each product, those of two positions, g and g + 8 of its
+// warp's sixteen (`half` says which), for two of every eight rows of weights.
+template <class Kernel> struct WgmmaAccumulators { float values[Kernel::position_tiles][1][Kernel::product_rows / 2]; };
 
-// Stores the outputs of a warpgroup for one box. They stay float until they are stored: bias and program see them as
-// the sums that they are.
+// Stores the outputs of a warpgroup for one block tile. They stay float until they are stored: bias and program see
+// them as the accumulators that they are.
 template <class Kernel> struct WgmmaStore {
 
   using Channel = typename Epilogue::Channel;
   static constexpr int run = kRun, staged_octets = kStagedChannels / 8;
 
-  const WgmmaSums<Kernel>& sums;
+  const WgmmaAccumulators<Kernel>& accumulators;
   const Epilogue& epilogue;
   float* const y;  // of the block's first channel
-  const BoxPosition box;
+  const BlockTilePosition block_tile;
   const int block_phase, block_channel;  // the first ones
   float* const staged;                   // the warpgroup's
   const int warp, lane, y_channels, batch, depths, rows, columns;
 
   TCONV_DEVICE long long plane() const { return static_cast<long long>(depths) * rows * columns; }
 
-  // The thread's sum of a phase of the block's, in row `own` of its two of an octet of the phase's channels.
-  TCONV_DEVICE float sum(int tile, int half, int phase, int octet, int own) const {
+  // The thread's accumulator of a phase of the block's, in row `own` of its two of an octet of the phase's channels.
+  TCONV_DEVICE float accumulator(int tile, int half, int phase, int octet, int own) const {
     const int row_octet = phase % Kernel::product_phases * (Kernel::channels / 8) + octet;
-    return sums.values[tile][phase / Kernel::product_phases][row_octet * 4 + half * 2 + own];
+    return accumulators.values[tile][phase / Kernel::product_phases][row_octet * 4 + half * 2 + own];
   }
 
   // Where a phase's output at a position lies, in the block's first channel; false if nowhere.
   TCONV_DEVICE bool find(int number, int tile, int phase, float*& to) const {
-    const BoxPosition in_box = wgmma_in_box<Kernel>(number, tile);
-    const int image = box.image + in_box.image, depth = box.depth + in_box.depth + phase / (kStride * kStride);
-    const int row = (box.row + in_box.row) * kStride + phase / kStride % kStride;
-    const int column = (box.column + in_box.column) * kStride + phase % kStride;
+    const BlockTilePosition in_block_tile = wgmma_in_block_tile<Kernel>(number, tile);
+    const int image = block_tile.image + in_block_tile.image;
+    const int depth = block_tile.depth + in_block_tile.depth + phase / (kStride * kStride);
+    const int row = (block_tile.row + in_block_tile.row) * kStride + phase / kStride % kStride;
+    const int column = (block_tile.column + in_block_tile.column) * kStride + phase % kStride;
     const int offset = (depth * rows + row) * columns + column;
     to = y + (static_cast<long long>(image) * y_channels * plane() + offset);
-    return wgmma_is_in_box<Kernel>(number, tile) && image < batch && in_range(depth, depths) &&
+    return wgmma_is_in_block_tile<Kernel>(number, tile) && image < batch && in_range(depth, depths) &&
            in_range(row, rows) && in_range(column, columns);
   }
 
-  // Adds a channel's bias to some of its sums and makes them outputs by the layer's program, of what it read. Those
-  // that are not present are computed like others, and not stored: in a branch, an output's loads and arithmetic would
-  // wait until the output before is stored.
+  // Adds a channel's bias to some of its accumulators and makes them outputs by the layer's program, of what it read.
+  // Those that are not present are computed like others, and not stored: in a branch, an output's loads and arithmetic
+  // would wait until the output before is stored.
   template <int width> TCONV_DEVICE void finish(float (&values)[width], const Channel& channel) const {
     TCONV_UNROLL for (int i = 0; i < width; ++i) values[i] = values[i] + channel.bias;
   }
@@ -1364,21 +1376,21 @@ template <class Kernel> struct WgmmaStore {
   }
 
   // Contiguous outputs whose neighbours other threads have go by way of shared memory: a warpgroup stages them there,
-  // as `staged[channel][position][phase]`, in turns of some channels of a tile at neighbouring phases.
-  struct Turn { int tile, phase, octet; };
-  static constexpr int turn_octets = Kernel::channels / 8 / staged_octets, turn_phases = Kernel::phases / run;
-  static constexpr int turns = Kernel::position_tiles * turn_phases * turn_octets;
-  static TCONV_DEVICE Turn turn_of(int number) {
-    return {number / turn_octets / turn_phases, number / turn_octets % turn_phases * run,
-            number % turn_octets * staged_octets};
+  // as `staged[channel][position][phase]`, in subtiles of some channels of a tile at neighbouring phases.
+  struct Subtile { int tile, phase, octet; };
+  static constexpr int subtile_octets = Kernel::channels / 8 / staged_octets, subtile_phases = Kernel::phases / run;
+  static constexpr int subtiles = Kernel::position_tiles * subtile_phases * subtile_octets;
+  static TCONV_DEVICE Subtile subtile_of(int number) {
+    return {number / subtile_octets / subtile_phases, number / subtile_octets % subtile_phases * run,
+            number % subtile_octets * staged_octets};
   }
 
-  TCONV_DEVICE void stage(const Turn& turn) const {
+  TCONV_DEVICE void stage(const Subtile& subtile) const {
     TCONV_UNROLL for (int o = 0; o < staged_octets; ++o)
       TCONV_UNROLL for (int k = 0; k < 4; ++k) {
         Vector<float, 2> together;
         TCONV_UNROLL for (int i = 0; i < 2; ++i)
-          together.values[i] = sum(turn.tile, k / 2, turn.phase + i, turn.octet + o, k % 2);
+          together.values[i] = accumulator(subtile.tile, k / 2, subtile.phase + i, subtile.octet + o, k % 2);
         *reinterpret_cast<Vector<float, 2>*>(staged + (o * 8 + lane % 4 * 2 + k % 2) * kStagedPitch +
                                                  (warp % 4 * 16 + k / 2 * 8 + lane / 4) * run) = together;
       }
@@ -1392,33 +1404,33 @@ template <class Kernel> struct WgmmaStore {
     static constexpr bool whole = Kernel::whole_channels && kStagedChannels % channel_lanes == 0;
   };
 
-  // Of the channels of a turn, how many there are from its first one on.
-  TCONV_DEVICE int staged_channels(const Turn& turn) const {
-    const int left = Kernel::group_out_channels - block_channel - turn.octet * 8;
+  // Of the channels of a subtile, how many there are from its first one on.
+  TCONV_DEVICE int staged_channels(const Subtile& subtile) const {
+    const int left = Kernel::group_out_channels - block_channel - subtile.octet * 8;
     return left < kStagedChannels ? left : kStagedChannels;
   }
 
   // Where the first of a thread's outputs of an item lies; false if nowhere.
-  template <int width> TCONV_DEVICE bool find_item(const Turn& turn, int item, float*& to) const {
-    const int number = warp / 4 * 64 + item * width / run, phase = turn.phase + item * width % run;
+  template <int width> TCONV_DEVICE bool find_item(const Subtile& subtile, int item, float*& to) const {
+    const int number = warp / 4 * 64 + item * width / run, phase = subtile.phase + item * width % run;
     const int first = (warp % 4 * 32 + lane) / Items<width>::lanes;
-    const bool present = (Items<width>::whole || first < staged_channels(turn)) &&
-                         find(number, turn.tile, block_phase + phase, to);
-    to += (turn.octet * 8 + first) * plane();
+    const bool present = (Items<width>::whole || first < staged_channels(subtile)) &&
+                         find(number, subtile.tile, block_phase + phase, to);
+    to += (subtile.octet * 8 + first) * plane();
     return present;
   }
 
-  template <int width> TCONV_DEVICE void store_staged(const Turn& turn) const {
+  template <int width> TCONV_DEVICE void store_staged(const Subtile& subtile) const {
     constexpr int steps = Items<width>::steps, lanes = Items<width>::lanes;
     constexpr int channel_lanes = Items<width>::channel_lanes;
     constexpr int together = steps < 8 ? steps : 8;  // steps whose loads are on their way at once
     constexpr bool whole = Items<width>::whole;
-    const int thread = warp % 4 * 32 + lane, first = thread / lanes, first_channel = turn.octet * 8 + first;
-    const int channels = staged_channels(turn);
+    const int thread = warp % 4 * 32 + lane, first = thread / lanes, first_channel = subtile.octet * 8 + first;
+    const int channels = staged_channels(subtile);
     const long long pitch = channel_lanes * plane();
     for (int item = thread % lanes; item < Items<width>::count; item += lanes) {
       float* to;
-      if (!find_item<width>(turn, item, to)) continue;
+      if (!find_item<width>(subtile, item, to)) continue;
       const float* const from = staged + first * kStagedPitch + item * width;
       TCONV_UNROLL for (int step = 0; step < steps; step += together) {
         Vector<float, width> outputs[together];
@@ -1437,15 +1449,15 @@ template <class Kernel> struct WgmmaStore {
   }
 
   template <int width> TCONV_DEVICE void store_rows() const {
-    // Sums are in registers, which have no numbers at run time: turns are unrolled, and those of a turn are free behind
-    // it. A program's instructions would then be there for each sum, more than an instruction cache holds: with one,
-    // turns are a loop, which looks for its sums among all.
-#pragma unroll(turns)
-    for (int number = 0; number < turns; ++number) {
+    // Accumulators are in registers, which have no numbers at run time: subtiles are unrolled, and those of a subtile
+    // are free behind it. A program's instructions would then be there for each accumulator, more than an instruction
+    // cache holds: with one, subtiles are a loop, which looks for its accumulators among all.
+#pragma unroll(subtiles)
+    for (int number = 0; number < subtiles; ++number) {
       meet<128>(1 + warp / 4);  // nobody reads what is staged any more
-      stage(turn_of(number));
+      stage(subtile_of(number));
       meet<128>(1 + warp / 4);  // all of it is staged
-      store_staged<width>(turn_of(number));
+      store_staged<width>(subtile_of(number));
     }
   }
 
@@ -1467,7 +1479,7 @@ template <class Kernel> struct WgmmaStore {
             Channel of_channel = epilogue.of(present ? channel : 0);
             TCONV_UNROLL for (int half = 0; half < 2; ++half) {
               float values[width];
-              TCONV_UNROLL for (int i = 0; i < width; ++i) values[i] = sum(tile, half, phase + i, octet, own);
+              TCONV_UNROLL for (int i = 0; i < width; ++i) values[i] = accumulator(tile, half, phase + i, octet, own);
               finish(values, of_channel);
               if (inside[half] && present) store_vector(to[half], rounded(values));
               to[half] += (own == 0 ? 1 : 7) * plane();
@@ -1499,8 +1511,8 @@ template <class Axis> struct WgmmaTap {
   }
 };
 
-// Brings the weights into the order in which blocks read them, by one thread for each of `Shape::preparing_items`:
-// every second vector of a tap's channels in a chunk.
+// Puts the weights into the order in which blocks read them, by one thread for each of `Shape::preparing_items`:
+// every second vector of a tap's channels in a k-tile.
 template <class Kernel> TCONV_DEVICE void wgmma_weights(const float* weight, float* prepared) {
   // From here on in all its blocks, the kernel behind this one may begin, if it was launched to overlap.
 #if __CUDA_ARCH__ >= 900
@@ -1511,13 +1523,13 @@ template <class Kernel> TCONV_DEVICE void wgmma_weights(const float* weight, flo
   // Neighbouring threads read neighbouring taps of neighbouring filters; two of them write 32 bytes, a whole sector.
   Digits<Kernel::preparing_items> digits(item);
   const int first_vector = digits.next(2), tap = digits.next(kTaps), channel = digits.next(Kernel::channels);
-  const int chunk = digits.next(Kernel::chunks), channel_block = digits.next(Kernel::channel_blocks);
+  const int k_tile = digits.next(Kernel::k_tiles), channel_block = digits.next(Kernel::channel_blocks);
   const int group = static_cast<int>(digits.rest);
 
   const int out_channel = channel_block * Kernel::channels + channel;
   int phase_set, piece;
   {
-    // Where the piece of a tap lies: in the weights of which blocks, and behind how many pieces of a chunk. Those of a
+    // Where the piece of a tap lies: in the weights of which blocks, and behind how many pieces of a k-tile. Those of a
     // visit lie together.
     const WgmmaTap<Axis<1, 1, 0, 1>> depth(tap / (kKernel * kKernel));
     const WgmmaTap<Axis<2, 2, 0, 1>> row(tap / kKernel % kKernel);
@@ -1530,13 +1542,13 @@ template <class Kernel> TCONV_DEVICE void wgmma_weights(const float* weight, flo
   }
   const int row = piece % Kernel::product_phases * Kernel::channels + wgmma_row_of(channel);
   const long long set = (static_cast<long long>(group) * Kernel::channel_blocks + channel_block) * Kernel::phase_sets;
-  const long long product = static_cast<long long>(chunk) * Kernel::chunk_pieces + piece - piece %
-      Kernel::product_phases;
+  const long long product =
+      static_cast<long long>(k_tile) * Kernel::k_tile_pieces + piece - piece % Kernel::product_phases;
   unsigned char* const to =
       reinterpret_cast<unsigned char*>(prepared) + (set + phase_set) * Kernel::set_bytes + product *
           Kernel::piece_bytes;
-  TCONV_UNROLL for (int pair = 0; pair < Kernel::chunk_vectors / 2; ++pair) {
-    const int vector = pair * 2 + first_vector, in_channel = chunk * Kernel::chunk_channels + vector * kVectorItems;
+  TCONV_UNROLL for (int pair = 0; pair < Kernel::k_tile_vectors / 2; ++pair) {
+    const int vector = pair * 2 + first_vector, in_channel = k_tile * Kernel::k_tile_channels + vector * kVectorItems;
     Vector<float, 4> values;
     TCONV_UNROLL for (int k = 0; k < kVectorItems; ++k) {
       const bool present = Kernel::whole_channels || out_channel < Kernel::group_out_channels;
@@ -1546,23 +1558,22 @@ template <class Kernel> TCONV_DEVICE void wgmma_weights(const float* weight, flo
     Vector<float, 4> factors;
     TCONV_UNROLL for (int k = 0; k < kVectorItems; ++k) factors.values[k] = matrix_operand(values.values[k]);
     *reinterpret_cast<Vector<float, 4>*>(
-        to + swizzled(row * Kernel::chunk_bytes + vector * 16, Kernel::chunk_bytes)) =
+        to + swizzled(row * Kernel::k_tile_bytes + vector * 16, Kernel::k_tile_bytes)) =
         factors;
   }
 }
 
-// The warp that brings weights, one thread of it: those of one visit after the other. It waits until the products that
+// The warp that loads weights, one thread of it: those of one visit after the other. It waits until the products that
 // read a stage are done (its barrier "empty"), and the copy arrives at the barrier "full".
-template <class Kernel>
-TCONV_DEVICE void wgmma_bring_weights(const WgmmaWork<Kernel>& first_work, unsigned char* shared,
+template <class Kernel> TCONV_DEVICE void wgmma_load_weights(const WgmmaWork<Kernel>& first_work, unsigned char* shared,
                                       unsigned char* barriers, const unsigned char* prepared) {
   WgmmaStages<Kernel::weight_stages> stages(barriers);
   for (WgmmaWork<Kernel> work = first_work; (work.number < work.count); work.next()) {
     const unsigned char* const set = prepared + work.weight_set() * Kernel::set_bytes;
     int visits = 1;
 #pragma unroll 1
-    for (int chunk = 0; chunk < Kernel::chunks; ++chunk) {
-      const unsigned char* from = set + static_cast<long long>(chunk) * Kernel::chunk_pieces * Kernel::piece_bytes;
+    for (int k_tile = 0; k_tile < Kernel::k_tiles; ++k_tile) {
+      const unsigned char* from = set + static_cast<long long>(k_tile) * Kernel::k_tile_pieces * Kernel::piece_bytes;
 #pragma unroll 1
       for (int visit = 0; visit < visits; ++visit) {
         const int pieces = Kernel::phases, bytes = pieces * Kernel::piece_bytes;
@@ -1575,13 +1586,13 @@ TCONV_DEVICE void wgmma_bring_weights(const WgmmaWork<Kernel>& first_work, unsig
         stages.next();
       }
     }
-    if (Kernel::resident) break;  // all boxes of a block need the same weights
+    if (Kernel::resident) break;  // all block tiles of a block need the same weights
   }
 }
 
 // A thread of a warpgroup that multiplies.
 template <class Kernel> struct WgmmaConsumer {
-  using Rows = FactorRows<Kernel::chunk_bytes>;
+  using Rows = FactorRows<Kernel::k_tile_bytes>;
 
   // Where few rows would keep the tensor core waiting for positions, tiles are stacked along the rows of the map: tile
   // i has every `position_tiles`-th row from the i-th on, and at the next shift along the height it reads what tile i +
@@ -1591,7 +1602,7 @@ template <class Kernel> struct WgmmaConsumer {
   unsigned char* const shared;
   const int lane;
   int places[placed_tiles][halves];  // in a stage of inputs, in bytes: where the lane's positions are
-  WgmmaSums<Kernel> sums;
+  WgmmaAccumulators<Kernel> accumulators;
   unsigned fragments[kBatches][Kernel::batch_steps][Kernel::fragments][1][4];
   WarpgroupProducts products;
   WgmmaStages<Kernel::weight_stages> weights;
@@ -1605,19 +1616,21 @@ template <class Kernel> struct WgmmaConsumer {
         int of_warp, at_channel;  // positions g and g + 8 of the warp's sixteen, one channel of four
         of_warp = lane / 4 + 8 * half, at_channel = lane % 4 * Kernel::channel_bytes;
         const int number = warp * 16 + of_warp;
-        const bool is_in_box = wgmma_is_in_box<Kernel>(number, tile);
-        const BoxPosition at = wgmma_in_box<Kernel>(is_in_box ? number : 0, is_in_box ? tile : 0);
+        const bool is_in_block_tile = wgmma_is_in_block_tile<Kernel>(number, tile);
+        const BlockTilePosition at =
+            wgmma_in_block_tile<Kernel>(is_in_block_tile ? number : 0, is_in_block_tile ? tile : 0);
         const int place = ((at.image + at.depth) * Kernel::halo_rows + at.row) * Kernel::row_places + at.column;
         places[tile][half] = place * kItemBytes + at_channel;
       }
   }
 
-  static TCONV_DEVICE void clear(WgmmaSums<Kernel>& sums) {
+  static TCONV_DEVICE void clear(WgmmaAccumulators<Kernel>& accumulators) {
     TCONV_UNROLL for (int tile = 0; tile < Kernel::position_tiles; ++tile)
-      TCONV_UNROLL for (int k = 0; k < Kernel::product_rows / 2; ++k) begin_sum(sums.values[tile][0][k], 0);
+#pragma unroll
+      for (int k = 0; k < Kernel::product_rows / 2; ++k) begin_accumulator(accumulators.values[tile][0][k], 0);
   }
 
-  // Loads the fragments of a step of a chunk, for inputs that lie from `moved` on, and rounds them to TF32.
+  // Loads the fragments of a step of a k-tile, for inputs that lie from `moved` on, and rounds them to TF32.
   TCONV_DEVICE void load(const unsigned char* moved, int step, unsigned (&fragments)[Kernel::fragments][1][4]) const {
     TCONV_UNROLL for (int f = 0; f < Kernel::fragments; ++f) {
       const int tile = f;
@@ -1643,16 +1656,16 @@ template <class Kernel> struct WgmmaConsumer {
   }
 
   // The products of a batch of steps with the weights of one visit, of those along the height the `row_visit`-th.
-  TCONV_DEVICE void multiply(WgmmaSums<Kernel>& sums, int batch, int row_visit, const typename Kernel::Rows& rows,
-      int depth,
-                             int row, int column) {
+  TCONV_DEVICE void multiply(WgmmaAccumulators<Kernel>& accumulators, int batch, int row_visit,
+      const typename Kernel::Rows& rows,
+                             int depth, int row, int column) {
     TCONV_UNROLL for (int step = 0; step < Kernel::batch_steps; ++step) {
       int piece = 0;
 
       // Of exact products the small ones come first.
       TCONV_UNROLL for (int tile = 0; tile < Kernel::position_tiles; ++tile) {
         const int fragment = tile;
-        products.template add<float, Kernel::product_rows>(sums.values[tile][0],
+        products.template add<float, Kernel::product_rows>(accumulators.values[tile][0],
             fragments[batch % kBatches][step][fragment][0], rows, piece * Kernel::piece_bytes +
             (batch * Kernel::batch_steps + step) * 32);
       }
@@ -1660,13 +1673,13 @@ template <class Kernel> struct WgmmaConsumer {
     }
   }
 
-  // A visit, or those along the height at once: a chunk of inputs, in a stage that is full, moved by the visit's
+  // A visit, or those along the height at once: a k-tile of inputs, in a stage that is full, moved by the visit's
   // shifts, by the weights of the visit.
   TCONV_DEVICE void visit(const unsigned char* moved, int depth, int row, int column, int packed) {
     const int first_stage = weights.stage();
     // Nothing of an exact batch goes on into the next one.
-#pragma unroll(Kernel::chunk_steps)
-    for (int batch = 0; batch < Kernel::chunk_steps / Kernel::batch_steps; ++batch) {
+#pragma unroll(Kernel::k_tile_steps)
+    for (int batch = 0; batch < Kernel::k_tile_steps / Kernel::batch_steps; ++batch) {
       TCONV_UNROLL for (int step = 0; step < Kernel::batch_steps; ++step)
         load(moved, batch * Kernel::batch_steps + step, fragments[batch % kBatches][step]);
       int stage = first_stage;
@@ -1676,7 +1689,7 @@ template <class Kernel> struct WgmmaConsumer {
       products.begin_group();
       // Weights that stay and are known are packed, others lie in their stage.
       const int from = stage * Kernel::weight_stage_bytes;
-      multiply(sums, batch, 0, typename Kernel::Rows(shared + from), depth, row, column);
+      multiply(accumulators, batch, 0, typename Kernel::Rows(shared + from), depth, row, column);
       products.end_group();
       if (batch == 0) weights.next();
       stage = stage + 1 == Kernel::weight_stages ? 0 : stage + 1;
@@ -1698,15 +1711,15 @@ template <class Kernel> struct WgmmaConsumer {
            wgmma_halo_offset<Kernel>(depth, row, column, highest) * kItemBytes;
   }
 
-  // The products of a chunk. The block has all phases, or all have a tap at every shift: a visit for each shift.
+  // The products of a k-tile. The block has all phases, or all have a tap at every shift: a visit for each shift.
   TCONV_DEVICE void visit_shifts() { visit(moved(0, 0, 0, 0), 0, 0, 0, 0); }
 
-  // The sums of a box.
-  TCONV_DEVICE void box(int first_phase) {
-    clear(sums);
-    if (Kernel::resident) weights.turn = 0;  // they are there since the first box
+  // The accumulators of a block tile.
+  TCONV_DEVICE void block_tile(int first_phase) {
+    clear(accumulators);
+    if (Kernel::resident) weights.turn = 0;  // they are there since the first block tile
 #pragma unroll 1
-    for (int chunk = 0; chunk < Kernel::chunks; ++chunk) {
+    for (int k_tile = 0; k_tile < Kernel::k_tiles; ++k_tile) {
       inputs.wait_full();
       // No branch has the loops itself: those of another, never entered, would change what the compiler makes of them.
       visit_shifts();
@@ -1744,8 +1757,8 @@ TCONV_DEVICE void wgmma(const float* x, const float* weight, const float* bias, 
     wait_for_kernel_before();  // whose outputs these may overwrite
     WgmmaConsumer<Kernel> consumer(shared, warp, lane);
     for (WgmmaWork<Kernel> work = first_work(); (work.number < work.count); work.next()) {
-      consumer.box(work.first_phase());
-      // What follows from these would take registers that sums need.
+      consumer.block_tile(work.first_phase());
+      // What follows from these would take registers that accumulators need.
       const int images = renewed(batch), depths = renewed(output_depth), rows = renewed(output_height);
       const int columns = renewed(output_width);
       const unsigned own_thread = static_cast<unsigned>(renewed(thread));
@@ -1753,8 +1766,8 @@ TCONV_DEVICE void wgmma(const float* x, const float* weight, const float* bias, 
       const int channel = work.channel_block() * Kernel::channels;
       const long long plane = static_cast<long long>(depths) * rows * columns, first = 0;
       const Epilogue epilogue{bias + first};
-      WgmmaStore<Kernel>{ consumer.sums, epilogue, y + (first + channel) * plane, work.box(), work.first_phase(),
-          channel, reinterpret_cast<float*>(shared + Kernel::staged_at + warp / 4 * kStagedBytes),
+      WgmmaStore<Kernel>{ consumer.accumulators, epilogue, y + (first + channel) * plane, work.block_tile(),
+          work.first_phase(), channel, reinterpret_cast<float*>(shared + Kernel::staged_at + warp / 4 * kStagedBytes),
           static_cast<int>(own_thread / 32), static_cast<int>(own_thread % 32), y_channels, images, depths, rows,
           columns}.store();
     }
@@ -1763,11 +1776,11 @@ TCONV_DEVICE void wgmma(const float* x, const float* weight, const float* bias, 
     if (warp == 4 * kConsumers) {
       wait_for_kernel_before();  // which prepared the weights
       if (lane == 0)
-        wgmma_bring_weights<Kernel>(first_work(), shared, weight_barriers,
+        wgmma_load_weights<Kernel>(first_work(), shared, weight_barriers,
                                          reinterpret_cast<const unsigned char*>(weight));
     } else {
       const int loader = thread - 32 * (4 * kConsumers + 1);
-      wgmma_bring_inputs<Kernel>(first_work(), loader, shared, input_barriers, x, batch, input_depth, input_height,
+      wgmma_load_inputs<Kernel>(first_work(), loader, shared, input_barriers, x, batch, input_depth, input_height,
                                       input_width);
     }
   }
@@ -1776,120 +1789,126 @@ TCONV_DEVICE void wgmma(const float* x, const float* weight, const float* bias, 
 // 2-D 512->256 k2 s2 bias tf32
 struct conv_ups_0_up_layer {
   using Rows = FactorRows<128>;
-  static constexpr int box_columns = 16, box_rows = 8, box_images = 1, group_in_channels = 512, halo_rows = 8,
-      weight_sets = 8, shared_bytes = 217792, group_out_channels = 256, stacked_rows = 8, box_positions = 128,
-      phase_sets = 2, phases = 2, channel_blocks = 4, thread_patches = 1, patch_lanes = 32, patch_columns = 4,
-      row_patches = 4, halo_patches = 32, chunk_channels = 32, channel_bytes = 544, patch_bytes = 16, input_stages =
-      4, inputs_at = 131072, input_stage_bytes = 17408, chunks = 16, chunk_vectors = 8, resident = 0,
-          position_tiles = 1, product_rows = 128, product_phases = 2, channels = 64, whole_channels
-      = 1, most_width = 4, chunk_pieces = 2, piece_bytes = 8192, chunk_bytes = 128, weight_stages = 8,
-          weight_stage_bytes = 16384, batch_steps = 2, fragments = 1, barriers_at = 217600, row_places
-      = 16, chunk_steps = 4, staged_at = 200704;
+  static constexpr int block_tile_columns = 16, block_tile_rows = 8, block_tile_images = 1, group_in_channels = 512,
+      halo_rows = 8, weight_sets = 8, shared_bytes = 217792, group_out_channels = 256, stacked_rows = 8,
+      block_tile_positions = 128, phase_sets = 2, phases = 2, channel_blocks = 4, thread_patches = 1, patch_lanes =
+      32, patch_columns = 4, row_patches = 4, halo_patches = 32, k_tile_channels = 32, channel_bytes = 544,
+          patch_bytes = 16, input_stages = 4, inputs_at = 131072, input_stage_bytes = 17408, k_tiles = 16,
+          k_tile_vectors
+      = 8, resident = 0, position_tiles = 1, product_rows = 128, product_phases =
+      2, channels = 64, whole_channels = 1, most_width = 4, k_tile_pieces = 2, piece_bytes = 8192, k_tile_bytes = 128,
+          weight_stages = 8, weight_stage_bytes = 16384, batch_steps = 2, fragments = 1, barriers_at = 217600,
+          row_places = 16, k_tile_steps = 4, staged_at = 200704;
   static constexpr long long preparing_items = 32768, weight_bytes = 2097152, set_bytes = 262144;
 };
 
 // 2-D 512->256 k2 s2 bias tf32
 struct conv_ups_0_up_any_size_layer {
   using Rows = FactorRows<128>;
-  static constexpr int box_columns = 19, box_rows = 6, box_images = 1, group_in_channels = 512, halo_rows = 6,
-      weight_sets = 4, shared_bytes = 215664, group_out_channels = 256, stacked_rows = 6, box_positions = 114,
-      phase_sets = 1, phases = 4, channel_blocks = 4, thread_patches = 5, patch_lanes = 24, patch_columns = 1,
-      row_patches = 19, halo_patches = 114, chunk_channels = 32, channel_bytes = 544, patch_bytes = 4, input_stages =
-      2, inputs_at = 163840, input_stage_bytes = 17408, chunks = 16, chunk_vectors = 8, resident = 0,
-          position_tiles = 1, product_rows = 256, product_phases = 4, channels = 64, whole_channels
-      = 1, most_width = 2, chunk_pieces = 4, piece_bytes = 8192, chunk_bytes = 128, weight_stages = 5,
-          weight_stage_bytes = 32768, batch_steps = 2, fragments = 1, barriers_at = 215552, row_places
-      = 19, chunk_steps = 4, staged_at = 198656;
+  static constexpr int block_tile_columns = 19, block_tile_rows = 6, block_tile_images = 1, group_in_channels = 512,
+      halo_rows = 6, weight_sets = 4, shared_bytes = 215664, group_out_channels = 256, stacked_rows = 6,
+      block_tile_positions = 114, phase_sets = 1, phases = 4, channel_blocks = 4, thread_patches = 5, patch_lanes =
+      24, patch_columns = 1, row_patches = 19, halo_patches = 114, k_tile_channels = 32, channel_bytes = 544,
+          patch_bytes = 4, input_stages = 2, inputs_at = 163840, input_stage_bytes = 17408, k_tiles = 16,
+          k_tile_vectors =
+      8, resident = 0, position_tiles = 1, product_rows = 256, product_phases = 4, channels = 64, whole_channels = 1,
+          most_width = 2, k_tile_pieces = 4, piece_bytes = 8192, k_tile_bytes = 128, weight_stages = 5,
+          weight_stage_bytes = 32768, batch_steps = 2, fragments = 1, barriers_at =
+      215552, row_places = 19, k_tile_steps = 4, staged_at = 198656;
   static constexpr long long preparing_items = 32768, weight_bytes = 2097152, set_bytes = 524288;
 };
 
 // 2-D 256->128 k2 s2 bias tf32
 struct conv_ups_1_up_layer {
   using Rows = FactorRows<128>;
-  static constexpr int box_columns = 32, box_rows = 1, box_images = 4, group_in_channels = 256, halo_rows = 1,
-      weight_sets = 2, shared_bytes = 215664, group_out_channels = 128, stacked_rows = 1, box_positions = 128,
-      phase_sets = 2, phases = 2, channel_blocks = 1, thread_patches = 1, patch_lanes = 32, patch_columns = 4,
-      row_patches = 8, halo_patches = 32, chunk_channels = 32, channel_bytes = 544, patch_bytes = 16, input_stages =
-      2, inputs_at = 163840, input_stage_bytes = 17408, chunks = 8, chunk_vectors = 8, resident = 0,
-          position_tiles = 1, product_rows = 256, product_phases = 2, channels = 128, whole_channels
-      = 1, most_width = 4, chunk_pieces = 2, piece_bytes = 16384, chunk_bytes = 128, weight_stages = 5,
-          weight_stage_bytes = 32768, batch_steps = 2, fragments = 1, barriers_at = 215552, row_places
-      = 32, chunk_steps = 4, staged_at = 198656;
+  static constexpr int block_tile_columns = 32, block_tile_rows = 1, block_tile_images = 4, group_in_channels = 256,
+      halo_rows = 1, weight_sets = 2, shared_bytes = 215664, group_out_channels = 128, stacked_rows = 1,
+      block_tile_positions = 128, phase_sets = 2, phases = 2, channel_blocks = 1, thread_patches = 1, patch_lanes =
+      32, patch_columns = 4, row_patches = 8, halo_patches = 32, k_tile_channels = 32, channel_bytes = 544,
+          patch_bytes = 16, input_stages = 2, inputs_at = 163840, input_stage_bytes = 17408, k_tiles = 8,
+          k_tile_vectors =
+      8, resident = 0, position_tiles = 1, product_rows = 256, product_phases = 2, channels = 128, whole_channels = 1,
+          most_width = 4, k_tile_pieces = 2, piece_bytes = 16384, k_tile_bytes = 128, weight_stages = 5,
+          weight_stage_bytes = 32768, batch_steps = 2, fragments = 1, barriers_at = 215552, row_places = 32,
+          k_tile_steps = 4, staged_at = 198656;
   static constexpr long long preparing_items = 8192, weight_bytes = 524288, set_bytes = 262144;
 };
 
 // 2-D 256->128 k2 s2 bias tf32
 struct conv_ups_1_up_any_size_layer {
   using Rows = FactorRows<128>;
-  static constexpr int box_columns = 39, box_rows = 3, box_images = 1, group_in_channels = 256, halo_rows = 3,
-      weight_sets = 3, shared_bytes = 216720, group_out_channels = 128, stacked_rows = 3, box_positions = 117,
-      phase_sets = 1, phases = 4, channel_blocks = 3, thread_patches = 5, patch_lanes = 24, patch_columns = 1,
-      row_patches = 39, halo_patches = 117, chunk_channels = 32, channel_bytes = 544, patch_bytes = 4, input_stages =
-      3, inputs_at = 147456, input_stage_bytes = 17408, chunks = 8, chunk_vectors = 8, resident = 0,
-          position_tiles = 1, product_rows = 192, product_phases = 4, channels = 48, whole_channels
-      = 0, most_width = 2, chunk_pieces = 4, piece_bytes = 6144, chunk_bytes = 128, weight_stages = 6,
-          weight_stage_bytes = 24576, batch_steps = 2, fragments = 1, barriers_at = 216576, row_places
-      = 39, chunk_steps = 4, staged_at = 199680;
+  static constexpr int block_tile_columns = 39, block_tile_rows = 3, block_tile_images = 1, group_in_channels = 256,
+      halo_rows = 3, weight_sets = 3, shared_bytes = 216720, group_out_channels = 128, stacked_rows = 3,
+      block_tile_positions = 117, phase_sets = 1, phases = 4, channel_blocks = 3, thread_patches = 5, patch_lanes =
+      24, patch_columns = 1, row_patches = 39, halo_patches = 117, k_tile_channels = 32, channel_bytes = 544,
+          patch_bytes = 4, input_stages = 3, inputs_at = 147456, input_stage_bytes = 17408, k_tiles = 8,
+          k_tile_vectors =
+      8, resident = 0, position_tiles = 1, product_rows = 192, product_phases = 4, channels = 48, whole_channels = 0,
+          most_width = 2, k_tile_pieces = 4, piece_bytes = 6144, k_tile_bytes = 128, weight_stages = 6,
+          weight_stage_bytes = 24576, batch_steps = 2, fragments = 1, barriers_at =
+      216576, row_places = 39, k_tile_steps = 4, staged_at = 199680;
   static constexpr long long preparing_items = 9216, weight_bytes = 589824, set_bytes = 196608;
 };
 
 // 2-D 128->64 k2 s2 bias tf32
 struct conv_ups_2_up_layer {
   using Rows = FactorRows<128>;
-  static constexpr int box_columns = 64, box_rows = 1, box_images = 2, group_in_channels = 128, halo_rows = 1,
-      weight_sets = 1, shared_bytes = 217728, group_out_channels = 64, stacked_rows = 1, box_positions = 128,
-      phase_sets = 1, phases = 4, channel_blocks = 1, thread_patches = 1, patch_lanes = 32, patch_columns = 4,
-      row_patches = 16, halo_patches = 32, chunk_channels = 32, channel_bytes = 544, patch_bytes = 16, input_stages =
-      4, inputs_at = 131072, input_stage_bytes = 17408, chunks = 4, chunk_vectors = 8, resident = 1,
-          position_tiles = 1, product_rows = 256, product_phases = 4, channels = 64, whole_channels
-      = 1, most_width = 4, chunk_pieces = 4, piece_bytes = 8192, chunk_bytes = 128, weight_stages = 4,
-          weight_stage_bytes = 32768, batch_steps = 2, fragments = 1, barriers_at = 217600, row_places
-      = 64, chunk_steps = 4, staged_at = 200704;
+  static constexpr int block_tile_columns = 64, block_tile_rows = 1, block_tile_images = 2, group_in_channels = 128,
+      halo_rows = 1, weight_sets = 1, shared_bytes = 217728, group_out_channels = 64, stacked_rows = 1,
+      block_tile_positions = 128, phase_sets = 1, phases = 4, channel_blocks = 1, thread_patches = 1, patch_lanes =
+      32, patch_columns = 4, row_patches = 16, halo_patches = 32, k_tile_channels = 32, channel_bytes = 544,
+          patch_bytes = 16, input_stages = 4, inputs_at = 131072, input_stage_bytes = 17408, k_tiles = 4,
+          k_tile_vectors =
+      8, resident = 1, position_tiles = 1, product_rows = 256, product_phases = 4, channels = 64, whole_channels = 1,
+          most_width = 4, k_tile_pieces = 4, piece_bytes = 8192, k_tile_bytes = 128, weight_stages = 4,
+          weight_stage_bytes = 32768, batch_steps = 2, fragments = 1, barriers_at =
+      217600, row_places = 64, k_tile_steps = 4, staged_at = 200704;
   static constexpr long long preparing_items = 2048, weight_bytes = 131072, set_bytes = 131072;
 };
 
 // 2-D 128->64 k2 s2 bias tf32
 struct conv_ups_2_up_any_size_layer {
   using Rows = FactorRows<128>;
-  static constexpr int box_columns = 79, box_rows = 1, box_images = 1, group_in_channels = 128, halo_rows = 1,
-      weight_sets = 1, shared_bytes = 201344, group_out_channels = 64, stacked_rows = 1, box_positions = 79,
-      phase_sets = 1, phases = 4, channel_blocks = 1, thread_patches = 7, patch_lanes = 12, patch_columns = 1,
-      row_patches = 79, halo_patches = 79, chunk_channels = 32, channel_bytes = 416, patch_bytes = 4, input_stages =
-      4, inputs_at = 131072, input_stage_bytes = 13312, chunks = 4, chunk_vectors = 8, resident = 1,
-          position_tiles = 1, product_rows = 256, product_phases = 4, channels = 64, whole_channels
-      = 1, most_width = 2, chunk_pieces = 4, piece_bytes = 8192, chunk_bytes = 128, weight_stages = 4,
-          weight_stage_bytes = 32768, batch_steps = 2, fragments = 1, barriers_at = 201216, row_places
-      = 79, chunk_steps = 4, staged_at = 184320;
+  static constexpr int block_tile_columns = 79, block_tile_rows = 1, block_tile_images = 1, group_in_channels = 128,
+      halo_rows = 1, weight_sets = 1, shared_bytes = 201344, group_out_channels = 64, stacked_rows = 1,
+      block_tile_positions = 79, phase_sets = 1, phases = 4, channel_blocks = 1, thread_patches = 7, patch_lanes = 12,
+      patch_columns = 1, row_patches = 79, halo_patches = 79, k_tile_channels = 32, channel_bytes = 416, patch_bytes =
+      4, input_stages = 4, inputs_at = 131072, input_stage_bytes = 13312, k_tiles = 4, k_tile_vectors = 8,
+          resident = 1, position_tiles = 1, product_rows = 256, product_phases = 4, channels = 64, whole_channels = 1,
+          most_width = 2, k_tile_pieces = 4, piece_bytes = 8192, k_tile_bytes = 128, weight_stages = 4,
+          weight_stage_bytes = 32768, batch_steps = 2, fragments = 1, barriers_at =
+      201216, row_places = 79, k_tile_steps = 4, staged_at = 184320;
   static constexpr long long preparing_items = 2048, weight_bytes = 131072, set_bytes = 131072;
 };
 
 // 2-D 64->32 k2 s2 bias tf32
 struct conv_ups_3_up_layer {
   using Rows = FactorRows<64>;
-  static constexpr int box_columns = 128, box_rows = 1, box_images = 2, group_in_channels = 64, halo_rows = 1,
-      weight_sets = 1, shared_bytes = 117376, group_out_channels = 32, stacked_rows = 1, box_positions = 256,
-      phase_sets = 1, phases = 4, channel_blocks = 1, thread_patches = 2, patch_lanes = 32, patch_columns = 4,
-      row_patches = 32, halo_patches = 64, chunk_channels = 16, channel_bytes = 1056, patch_bytes = 16, input_stages =
-      4, inputs_at = 32768, input_stage_bytes = 16896, chunks = 4, chunk_vectors = 4, resident = 1, position_tiles = 2,
-          product_rows = 128, product_phases = 4, channels = 32, whole_channels
-      = 1, most_width = 4, chunk_pieces = 4, piece_bytes = 2048, chunk_bytes = 64, weight_stages
-      = 4, weight_stage_bytes = 8192, batch_steps = 1, fragments = 2, barriers_at = 117248, row_places = 128,
-          chunk_steps = 2, staged_at = 100352;
+  static constexpr int block_tile_columns = 128, block_tile_rows = 1, block_tile_images = 2, group_in_channels = 64,
+      halo_rows = 1, weight_sets = 1, shared_bytes = 117376, group_out_channels = 32, stacked_rows = 1,
+      block_tile_positions = 256, phase_sets = 1, phases = 4, channel_blocks = 1, thread_patches = 2, patch_lanes =
+      32, patch_columns = 4, row_patches = 32, halo_patches = 64, k_tile_channels = 16, channel_bytes = 1056,
+          patch_bytes = 16, input_stages = 4, inputs_at = 32768, input_stage_bytes = 16896, k_tiles = 4,
+          k_tile_vectors =
+      4, resident = 1, position_tiles = 2, product_rows = 128, product_phases = 4, channels = 32, whole_channels = 1,
+          most_width = 4, k_tile_pieces = 4, piece_bytes = 2048, k_tile_bytes = 64, weight_stages = 4,
+          weight_stage_bytes = 8192, batch_steps = 1, fragments = 2, barriers_at =
+      117248, row_places = 128, k_tile_steps = 2, staged_at = 100352;
   static constexpr long long preparing_items = 1024, weight_bytes = 32768, set_bytes = 32768;
 };
 
 // 2-D 64->32 k2 s2 bias tf32
 struct conv_ups_3_up_any_size_layer {
   using Rows = FactorRows<128>;
-  static constexpr int box_columns = 160, box_rows = 1, box_images = 1, group_in_channels = 64, halo_rows = 1,
-      weight_sets = 1, shared_bytes = 135776, group_out_channels = 32, stacked_rows = 1, box_positions = 160,
-      phase_sets = 1, phases = 4, channel_blocks = 1, thread_patches = 5, patch_lanes = 32, patch_columns = 1,
-      row_patches = 160, halo_patches = 160, chunk_channels = 32, channel_bytes = 672, patch_bytes = 4, input_stages =
-      4, inputs_at = 32768, input_stage_bytes = 21504, chunks = 2, chunk_vectors = 8, resident = 1, position_tiles = 2,
-          product_rows = 128, product_phases = 4, channels = 32, whole_channels
-      = 1, most_width = 4, chunk_pieces = 4, piece_bytes = 4096, chunk_bytes = 128, weight_stages = 2,
-          weight_stage_bytes = 16384, batch_steps = 2, fragments = 2, barriers_at = 135680, row_places
-      = 160, chunk_steps = 4, staged_at = 118784;
+  static constexpr int block_tile_columns = 160, block_tile_rows = 1, block_tile_images = 1, group_in_channels = 64,
+      halo_rows = 1, weight_sets = 1, shared_bytes = 135776, group_out_channels = 32, stacked_rows = 1,
+      block_tile_positions = 160, phase_sets = 1, phases = 4, channel_blocks = 1, thread_patches = 5, patch_lanes =
+      32, patch_columns = 1, row_patches = 160, halo_patches = 160, k_tile_channels = 32, channel_bytes = 672,
+          patch_bytes = 4, input_stages = 4, inputs_at = 32768, input_stage_bytes = 21504, k_tiles = 2, k_tile_vectors =
+      8, resident = 1, position_tiles = 2, product_rows = 128, product_phases = 4, channels = 32, whole_channels = 1,
+          most_width = 4, k_tile_pieces = 4, piece_bytes = 4096, k_tile_bytes = 128, weight_stages = 2,
+          weight_stage_bytes = 16384, batch_steps = 2, fragments = 2, barriers_at =
+      135680, row_places = 160, k_tile_steps = 4, staged_at = 118784;
   static constexpr long long preparing_items = 512, weight_bytes = 32768, set_bytes = 32768;
 };
 

@@ -38,7 +38,7 @@ _Layer = namedtuple("_Layer", "in_channels out_channels kernel_size stride paddi
 # A kernel: its family, its name and its place in the family's text; bytes of shared memory of a block; neighbouring
 # columns that are loaded at once, of which rows of the input have a multiple; axes along which inputs have one element;
 # whether operands are rounded to TF32. Bytes of the weights in the order in which the kernel loads them, 0 where it
-# takes them as they are; whether inputs are brought into another order, too.
+# takes them as they are; whether inputs are put into another order, too.
 _Kernel = namedtuple(
     "_Kernel",
     "family name place shared_bytes columns single tf32 weight_bytes prepares_inputs program",
@@ -291,7 +291,7 @@ def _define(space):
     return defined
 
 # What torch.compile and dispatch modes see, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_97c4d892a8710461")
+_OPERATOR = _define("tconv_a1f1affb5538e4b2")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them
@@ -552,9 +552,10 @@ namespace tconv {
 // Where the kernel is a multiple of the stride every phase has a tap at every shift. Elsewhere a tile of 16 rows of one
 // phase leaves out the shifts at which the phase has no tap.
 //
-//     Warps: wide = 2, high = 2                       a block owns a box of positions: images x depths x rows x
-//                  positions                          columns of them (`Box`), numbered one after the other;
-//              ............ ............              numbers beyond the box repeat the first position and are not
+//     Warps: wide = 2, high = 2                       a block owns a block tile of positions: images x depths x rows x
+//                  positions                          columns of them (`BlockTile`), numbered one after the other;
+//              ............ ............              numbers beyond the block tile repeat the first position and are
+//              not
 //        rows  : warp 0   : : warp 2   :              stored. A warp owns row_tiles tiles of 16 rows by position_tiles
 //              :..........: :..........:              tiles of 8 positions. Neighbouring row tiles are the phases of
 //              : warp 1   : : warp 3   :              the same channels, the column phase running fastest: a warp
@@ -562,18 +563,18 @@ namespace tconv {
 //
 // Shared memory, in this order; stages go round, the one read while another is written:
 //
-//   | stages of inputs: the box with the halo     | stages of weights: as the lanes want them, | what tells when
-//   | around it, a chunk of channels; 0 outside   | a fragment is one load of 16 bytes         | weights have landed
+//   | stages of inputs: the block tile with the halo     | stages of weights: as the lanes want them, | what tells when
+//   | around it, a k-tile of channels; 0 outside   | a fragment is one load of 16 bytes         | weights have landed
 //
-// Moving by a shift is adding a constant to a place. At the end warps bring their outputs into the order of memory, in
+// Moving by a shift is adding a constant to a place. At the end warps put their outputs into the order of memory, in
 // place of the stages or behind them.
 //
-//     step n:    wait; barrier; ask for the weights of step n+1;  multiply  ;  the next chunk's inputs, if this
-//                               and, of a new chunk, for the                   is the chunk's last step
-//                               next chunk's inputs
+//     step n:    wait; barrier; ask for the weights of step n+1;  multiply  ;  the next k-tile's inputs, if this
+//                               and, of a new k-tile, for the                   is the k-tile's last step
+//                               next k-tile's inputs
 //
-// A step is one chunk of channels and one group of shifts. The wait is for its weights and, of a new chunk, its inputs;
-// behind the barrier those of all threads are there, and nobody reads the stages of the step before any more.
+// A step is one k-tile of channels and one group of shifts. The wait is for its weights and, of a new k-tile, its
+// inputs; behind the barrier those of all threads are there, and nobody reads the stages of the step before any more.
 //
 // The kernel may begin while its weights are prepared, and waits for them itself. Whatever it reads before that was
 // there when the preparing kernel began, and it writes nothing.
@@ -581,8 +582,8 @@ namespace tconv {
 // Not-a-number: an input outside the map counts as 0, and so does a weight that a phase does not have: an infinite or
 // NaN input reaches all outputs of the positions that read it, an infinite or NaN weight also those at the border.
 //
-// Sizes: the channels of a box's inputs and 32 planes of outputs must stay below 2^31 unless wide_index, as channels
-// that a lane stores are up to so many apart; the rest is 64-bit.
+// Sizes: the channels of a block tile's inputs and 32 planes of outputs must stay below 2^31 unless wide_index, as
+// channels that a lane stores are up to so many apart; the rest is 64-bit.
 
 // Of the tile: what a block, a warp and a thread have.
 constexpr int kChannels = 16;
@@ -618,7 +619,7 @@ TCONV_CONSTANT int power_of_two_from(int value) {
 // 0 <= index < count, in one comparison.
 TCONV_DEVICE bool in_range(int index, int count) { return static_cast<unsigned>(index) < static_cast<unsigned>(count); }
 
-// One of two types, by a constant: std::conditional, whose header NVRTC does not bring.
+// One of two types, by a constant: std::conditional, whose header NVRTC does not load.
 template <bool first, class First, class Second> struct Choice { using type = First; };
 template <class First, class Second> struct Choice<false, First, Second> { using type = Second; };
 
@@ -700,9 +701,9 @@ TCONV_DEVICE void load_matrices(const void* row, unsigned (&words)[4]) {
       "=r"(words[2]), "=r"(words[3]) : "r"(address) : "memory");
 }
 
-// The same of four 8x8 matrices of 16-bit items, each turned: lane l gets the items of column l / 4 in rows 2 * (l % 4)
-// and the next one. PTX ldmatrix with .trans.
-TCONV_DEVICE void load_turned_matrices(const void* row, unsigned (&words)[4]) {
+// The same of four 8x8 matrices of 16-bit items, each transposed: lane l gets the items of column l / 4 in rows 2 * (l
+// % 4) and the next one. PTX ldmatrix with .trans.
+TCONV_DEVICE void load_transposed_matrices(const void* row, unsigned (&words)[4]) {
   const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(words[0]),
       "=r"(words[1]), "=r"(words[2]), "=r"(words[3]) : "r"(address) : "memory");
@@ -721,14 +722,14 @@ TCONV_DEVICE float matrix_operand(float value) {
   return operand(value);
 }
 
-// sums += A * B on tensor cores, for 16 rows of A, 8 columns of B and 32 bytes of each along the products' axis; the
-// fragments are those of PTX mma.sync.aligned.m16n8k8 (TF32, the low 13 bits are ignored), m16n8k16, and m16n8k4
-// (double, its low word first), before sm_90 twice m8n8k4.
+// accumulators += A * B on tensor cores, for 16 rows of A, 8 columns of B and 32 bytes of each along the products'
+// axis; the fragments are those of PTX mma.sync.aligned.m16n8k8 (TF32, the low 13 bits are ignored), m16n8k16, and
+// m16n8k4 (double, its low word first), before sm_90 twice m8n8k4.
 #if !defined(TCONV_EMULATOR)
-TCONV_DEVICE void multiply_tf32(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+TCONV_DEVICE void multiply_tf32(float(&accumulators)[4], const unsigned(&a)[4], const unsigned(&b)[2]) {
   asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
         "{%0, %1, %2, %3};"
-      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+      : "+f"(accumulators[0]), "+f"(accumulators[1]), "+f"(accumulators[2]), "+f"(accumulators[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
@@ -879,33 +880,36 @@ TCONV_CONSTANT long long plane_of(const int (&sizes)[3]) {
 }
 TCONV_CONSTANT long long larger(long long a, long long b) { return a < b ? b : a; }
 
-// An image and a position in it: of a box's first corner, or in a box.
-struct BoxPosition { int image, depth, row, column; };
+// An image and a position in it: of a block tile's first corner, or in a block tile.
+struct BlockTilePosition { int image, depth, row, column; };
 
-// A position of a box of which a slab has so many rows, by its number: columns first, images last.
-template <class Kernel> TCONV_DEVICE BoxPosition position_in_box(int number) {
-  const int column = number % Kernel::box_columns, rows = number / Kernel::box_columns;
+// A position of a block tile of which a slab has so many rows, by its number: columns first, images last.
+template <class Kernel> TCONV_DEVICE BlockTilePosition position_in_block_tile(int number) {
+  const int column = number % Kernel::block_tile_columns, rows = number / Kernel::block_tile_columns;
   return {rows, 0, 0, column};
 }
 
-// The boxes over maps of so many positions, by number: columns first, images last.
-template <class Kernel> struct Boxes {
+// The block tiles over maps of so many positions, by number: columns first, images last.
+template <class Kernel> struct BlockTiles {
   int columns, rows, depths;
 
-  TCONV_DEVICE Boxes(int depth_positions, int row_positions, int column_positions)
-      : columns(ceil_div(column_positions, Kernel::box_columns)), rows(row_positions), depths(depth_positions) {}
+  TCONV_DEVICE BlockTiles(int depth_positions, int row_positions, int column_positions)
+      : columns(ceil_div(column_positions, Kernel::block_tile_columns)), rows(row_positions), depths(depth_positions) {}
 
   TCONV_DEVICE int count(int batch) const { return columns * rows * depths * batch; }
-  TCONV_DEVICE BoxPosition box(int number) const {
+  TCONV_DEVICE BlockTilePosition block_tile(int number) const {
     const int row = number / columns, depth = row / rows;
-    return {depth / depths, depth % depths, row % rows, number % columns * Kernel::box_columns};
+    return {depth / depths, depth % depths, row % rows, number % columns * Kernel::block_tile_columns};
   }
 };
 
-// The first input that a box reads, where its block has all shifts.
-TCONV_DEVICE BoxPosition halo_of(const BoxPosition& box) { return {box.image, box.depth, box.row, box.column - 1}; }
+// The first input that a block tile reads, where its block has all shifts.
+TCONV_DEVICE BlockTilePosition halo_of(const BlockTilePosition& block_tile) {
+  return {block_tile.image, block_tile.depth, block_tile.row, block_tile.column - 1};
+}
 
-// The input of a block's group, and of it the halo: what a box reads and the places between. `Shape` has its sizes.
+// The input of a block's group, and of it the halo: what a block tile reads and the places between. `Shape` has its
+// sizes.
 template <class Kernel> struct InputMap {
   static constexpr int channels = Kernel::group_in_channels;
   int batch, depths, rows, columns;
@@ -920,21 +924,21 @@ template <class Kernel> struct InputMap {
     bool inside;
   };
   // A column of one of the halo's rows, counted from the halo's first one.
-  TCONV_DEVICE Place place(const BoxPosition& halo, int halo_row, int halo_column) const {
+  TCONV_DEVICE Place place(const BlockTilePosition& halo, int halo_row, int halo_column) const {
     const int column = halo.column + halo_column, row = halo.row, depth = halo.depth;
     const bool row_inside = halo.image + halo_row < batch && in_range(depth, depths) && in_range(row, rows);
     return {halo_row, (depth * rows + row) * columns + column, row_inside && in_range(column, columns)};
   }
 };
 
-// How a kernel is launched whose blocks own boxes of positions, each with every set of weights. Blocks that `walk` from
-// box to box share them evenly: `at_once` at most, in multiples of `together`. Of others each has one box. An offset
-// within a block spans so many channels of the input, and of the output.
+// How a kernel is launched whose blocks own block tiles of positions, each with every set of weights. Blocks that
+// `walk` from block tile to block tile share them evenly: `at_once` at most, in multiples of `together`. Of others each
+// has one block tile. An offset within a block spans so many channels of the input, and of the output.
 template <class Kernel>
-TCONV_CONSTANT Launch boxes_launch(const Sizes& sizes, const int (&positions)[3], bool walk, int at_once, int together,
-                                   int input_reach) {
+TCONV_CONSTANT Launch block_tiles_launch(const Sizes& sizes, const int (&positions)[3], bool walk, int at_once,
+                                         int together, int input_reach) {
   const long long works = static_cast<long long>(Kernel::weight_sets) * sizes.batch * positions[0] * positions[1] *
-      ceil_div(positions[2], Kernel::box_columns);
+      ceil_div(positions[2], Kernel::block_tile_columns);
   const long long most = larger(1, at_once / together) * together;
   const long long turns = (walk ? ceil_div(works, most) : 1) * together;
   Launch launch = {};
@@ -1010,7 +1014,7 @@ struct Epilogue {
   // What a channel needs, loaded.
   struct Channel {
     float bias;
-    TCONV_DEVICE float y(float sum) const { return sum + bias; }
+    TCONV_DEVICE float y(float accumulator) const { return accumulator + bias; }
   };
   const float* bias;  // of the block's group
 
@@ -1035,29 +1039,29 @@ template <class Kernel> TCONV_DEVICE const float* mma_first_input(const float* x
   return x + static_cast<long long>(group) * Kernel::group_in_channels * plane;
 }
 
-// A thread's part of a box's inputs that come through registers, where they are rounded and, unless they are
-// channels_last, turned: a chunk is on its way while the one before it is multiplied. In shared memory they lie
-// position by position, the channels of a chunk together, as ldmatrix wants them. They come in patches of a vector of
-// channels by `patch_columns` neighbouring columns. A load brings one channel of a patch, or all of a column where
+// A thread's part of a block tile's inputs that come through registers, where they are rounded and, unless they are
+// channels_last, transposed: a k-tile is on its way while the one before it is multiplied. In shared memory they lie
+// position by position, the channels of a k-tile together, as ldmatrix wants them. They come in patches of a vector of
+// channels by `patch_columns` neighbouring columns. A load takes one channel of a patch, or all of a column where
 // inputs are channels_last; what is stored is a column. Patches of several columns need rows that begin at multiples of
 // a patch: then patches do so too, and while a row of the halo may begin and end within one, a row of the input does
 // not.
-template <class Kernel> struct MmaTurnedInputs {
+template <class Kernel> struct MmaTransposedInputs {
   static constexpr int side = kVectorItems, columns_together = Kernel::pipeline_patch_columns;
   static constexpr int load_bytes = columns_together * kItemBytes, loads = side, words = load_bytes / 4;
   const InputMap<Kernel> map;
   const float* const x;                // of the block's group
-  const float* first;                  // of the box's first image
+  const float* first;                  // of the block tile's first image
   unsigned inside;                       // by patch: whether it is one of the input
-  int offsets[Kernel::thread_patches];  // of the patch's first channel and column in the first chunk
+  int offsets[Kernel::thread_patches];  // of the patch's first channel and column in the first k-tile
   // Words are not taken apart before they are stored: that would wait for each load.
   Vector<unsigned, words> values[Kernel::thread_patches][loads];
 
   // Neighbouring threads load what lies together in memory. Where they have several columns each, eight beside each
   // other have other channels, which they store in other banks.
   static TCONV_DEVICE int number(int i) { return static_cast<int>(threadIdx.x) + i * Kernel::threads; }
-  static constexpr int vectors_first = columns_together == 1 ? 1 : Kernel::chunk_vectors > 8 ? 8
-      : Kernel::chunk_vectors;
+  static constexpr int vectors_first = columns_together == 1 ? 1 : Kernel::k_tile_vectors > 8 ? 8
+      : Kernel::k_tile_vectors;
   static TCONV_DEVICE int vector(int i) {
     return number(i) / (vectors_first * Kernel::halo_patches) * vectors_first + number(i) % vectors_first;
   }
@@ -1069,7 +1073,7 @@ template <class Kernel> struct MmaTurnedInputs {
   }
   // Most are known to be there; the compiler cannot see it from their numbers.
   static TCONV_DEVICE bool present(int i) {
-    constexpr int all = Kernel::halo_patches * Kernel::chunk_vectors;
+    constexpr int all = Kernel::halo_patches * Kernel::k_tile_vectors;
     return (i + 1) * Kernel::threads <= all || number(i) < all;
   }
   static TCONV_DEVICE bool in_halo(int column) {
@@ -1077,13 +1081,13 @@ template <class Kernel> struct MmaTurnedInputs {
     return whole || in_range(column, Kernel::halo_columns);
   }
 
-  TCONV_DEVICE MmaTurnedInputs(const float* x, int group, int batch, int depths, int rows, int columns)
+  TCONV_DEVICE MmaTransposedInputs(const float* x, int group, int batch, int depths, int rows, int columns)
       : map(batch, depths, rows, columns), x(mma_first_input<Kernel>(x, group, map.plane)) {}
 
-  // Whatever is loaded from now on is of this box.
-  TCONV_DEVICE void begin(const BoxPosition& box) {
-    first = x + static_cast<long long>(box.image) * map.channels * map.plane;
-    const BoxPosition halo = halo_of(box);
+  // Whatever is loaded from now on is of this block tile.
+  TCONV_DEVICE void begin(const BlockTilePosition& block_tile) {
+    first = x + static_cast<long long>(block_tile.image) * map.channels * map.plane;
+    const BlockTilePosition halo = halo_of(block_tile);
     inside = 0;
     TCONV_UNROLL for (int i = 0; i < Kernel::thread_patches; ++i) {
       const auto place = map.place(halo, row(i), halo_column(i));
@@ -1093,13 +1097,13 @@ template <class Kernel> struct MmaTurnedInputs {
     }
   }
 
-  // Asks for one of so many parts of a chunk, if it is `wanted`.
-  TCONV_DEVICE void load(int chunk, bool wanted, int part, int parts, unsigned char*) {
+  // Asks for one of so many parts of a k-tile, if it is `wanted`.
+  TCONV_DEVICE void load(int k_tile, bool wanted, int part, int parts, unsigned char*) {
     const long long channel_pitch = map.plane;
-    const float* const of_chunk = first + chunk * Kernel::chunk_channels * channel_pitch;
+    const float* const of_k_tile = first + k_tile * Kernel::k_tile_channels * channel_pitch;
     const unsigned here = wanted ? inside : 0;
     TCONV_UNROLL for (int i = 0; i < Kernel::thread_patches; ++i) {
-      const float* from = of_chunk + offsets[i];
+      const float* from = of_k_tile + offsets[i];
       TCONV_UNROLL for (int k = 0; k < loads; ++k) {
         const int number = i * loads + k;
         if (number * parts / (Kernel::thread_patches * loads) == part)
@@ -1111,8 +1115,8 @@ template <class Kernel> struct MmaTurnedInputs {
 
   TCONV_DEVICE void wait() {}
 
-  // Behind the last part of a chunk: stores it.
-  TCONV_DEVICE void end_chunk(bool wanted, unsigned char* stage) const {
+  // Behind the last part of a k-tile: stores it.
+  TCONV_DEVICE void end_k_tile(bool wanted, unsigned char* stage) const {
     if (!wanted) return;
     TCONV_UNROLL for (int i = 0; i < Kernel::thread_patches; ++i) {
       if (!present(i)) continue;
@@ -1130,27 +1134,27 @@ template <class Kernel> struct MmaTurnedInputs {
   }
 };
 
-// A thread's part of a box's inputs that lie channel by channel: some patches of some channels, copied as they are,
-// several chunks ahead. A warp rounds or turns them when it loads its operands; 16-bit ones only where no shift moves
-// them along the row, as they are turned eight by eight. (Before sm_90 a wait for weights is one for all copies, so
-// that only the next chunk is on its way.)
+// A thread's part of a block tile's inputs that lie channel by channel: some patches of some channels, copied as they
+// are, several k-tiles ahead. A warp rounds or transposes them when it loads its operands; 16-bit ones only where no
+// shift moves them along the row, as they are transposed eight by eight. (Before sm_90 a wait for weights is one for
+// all copies, so that only the next k-tile is on its way.)
 template <class Kernel> struct MmaCopiedInputs {
   static constexpr int lanes = Kernel::patch_lanes, sharers = Kernel::threads / lanes;
   static constexpr int patch_bytes = Kernel::pipeline_patch_columns * kItemBytes;
   const InputMap<Kernel> map;
   const float* const x;                // of the block's group
-  const float* first;                  // of the box's first image
+  const float* first;                  // of the block tile's first image
   unsigned inside;                       // by patch: whether it is one of the input
-  int offsets[Kernel::thread_patches];  // of the patch in the thread's first channel of the first chunk
+  int offsets[Kernel::thread_patches];  // of the patch in the thread's first channel of the first k-tile
   ThreadCopies<patch_bytes, Kernel::thread_loads, Kernel::input_stages> copies;
 
   TCONV_DEVICE MmaCopiedInputs(const float* x, int group, int batch, int depths, int rows, int columns)
       : map(batch, depths, rows, columns), x(mma_first_input<Kernel>(x, group, map.plane)) {}
 
-  // Whatever is copied from now on is of this box.
-  TCONV_DEVICE void begin(const BoxPosition& box) {
-    first = x + static_cast<long long>(box.image) * map.channels * map.plane;
-    const BoxPosition halo = halo_of(box);
+  // Whatever is copied from now on is of this block tile.
+  TCONV_DEVICE void begin(const BlockTilePosition& block_tile) {
+    first = x + static_cast<long long>(block_tile.image) * map.channels * map.plane;
+    const BlockTilePosition halo = halo_of(block_tile);
     inside = 0;
     TCONV_UNROLL for (int i = 0; i < Kernel::thread_patches; ++i) {
       const int patch = static_cast<int>(threadIdx.x) % lanes + i * lanes;
@@ -1162,20 +1166,20 @@ template <class Kernel> struct MmaCopiedInputs {
     }
   }
 
-  // Asks for one of so many parts of a chunk, if it is `wanted`.
-  TCONV_DEVICE void load(int chunk, bool wanted, int part, int parts, unsigned char* stage) {
+  // Asks for one of so many parts of a k-tile, if it is `wanted`.
+  TCONV_DEVICE void load(int k_tile, bool wanted, int part, int parts, unsigned char* stage) {
     if (!wanted) return;
     const int thread = static_cast<int>(threadIdx.x), first_patch = thread % lanes, first_channel = thread / lanes;
     const long long pitch = static_cast<long long>(sharers) * map.plane;
-    const float* const of_chunk = first + chunk * Kernel::chunk_channels * static_cast<long long>(map.plane);
+    const float* const of_k_tile = first + k_tile * Kernel::k_tile_channels * static_cast<long long>(map.plane);
     unsigned char* const own = stage + first_channel * Kernel::channel_bytes + first_patch * patch_bytes;
     TCONV_UNROLL for (int i = 0; i < Kernel::thread_patches; ++i) {
-      const float* from = of_chunk + offsets[i];
+      const float* from = of_k_tile + offsets[i];
       TCONV_UNROLL for (int k = 0; k < Kernel::thread_channels; ++k) {
         const int number = i * Kernel::thread_channels + k, channel = first_channel + k * sharers;
         if (number * parts / Kernel::thread_loads == part &&
             ((i + 1) * lanes <= Kernel::halo_patches || first_patch + i * lanes < Kernel::halo_patches) &&
-            ((k + 1) * sharers <= Kernel::chunk_channels || channel < Kernel::chunk_channels))
+            ((k + 1) * sharers <= Kernel::k_tile_channels || channel < Kernel::k_tile_channels))
           copies.begin(own + i * lanes * patch_bytes + k * sharers * Kernel::channel_bytes, from,
                        (inside >> i & 1u) != 0);
         from = kept(from + pitch);
@@ -1183,9 +1187,9 @@ template <class Kernel> struct MmaCopiedInputs {
     }
   }
 
-  // Behind the last part of a chunk.
-  TCONV_DEVICE void end_chunk(bool, unsigned char*) { copies.end_group(); }
-  // Returns when the oldest chunk that was asked for has come.
+  // Behind the last part of a k-tile.
+  TCONV_DEVICE void end_k_tile(bool, unsigned char*) { copies.end_group(); }
+  // Returns when the oldest k-tile that was asked for has come.
   TCONV_DEVICE void wait() { copies.template wait<0>(); }
 };
 
@@ -1194,26 +1198,28 @@ template <class Kernel> using MmaInputs = typename Kernel::type;
 template <class Kernel> TCONV_CONSTANT Launch mma_launch(const Sizes& sizes) {
   const int positions[] = {sizes.output[0],
                            sizes.output[1],
-                           axis_positions<Kernel>(sizes.output[2] + Kernel::box_origin)};
+                           axis_positions<Kernel>(sizes.output[2] + Kernel::block_tile_origin)};
   // Of resident weights as many blocks as run at the same time. A lane stores neighbouring outputs of 32 channels.
-  return boxes_launch<Kernel>(sizes, positions, Kernel::pipeline_resident, sizes.multiprocessors * Kernel::blocks,
-      Kernel::weight_sets, Kernel::group_in_channels + Kernel::chunk_channels);
+  return block_tiles_launch<Kernel>(sizes, positions, Kernel::pipeline_resident,
+      sizes.multiprocessors * Kernel::blocks, Kernel::weight_sets, Kernel::group_in_channels + Kernel::k_tile_channels);
 }
 
-// A lane's part of a warp's sums: of each tile of 16 rows by 8 positions those of rows lane / 4 and lane / 4 + 8, at
-// two neighbouring positions each.
-template <class Kernel> struct MmaSums { float values[Kernel::warps_row_tiles][Kernel::warps_position_tiles][4]; };
+// A lane's part of a warp's accumulators: of each tile of 16 rows by 8 positions those of rows lane / 4 and lane / 4 +
+// 8, at two neighbouring positions each.
+template <class Kernel> struct MmaAccumulators {
+  float values[Kernel::warps_row_tiles][Kernel::warps_position_tiles][4];
+};
 
-// Several sets of warps share the input channels, a part of each chunk for each. Adds the sums of all, in order, in the
-// first set; false in the others, whose work is done.
-template <class Kernel> TCONV_DEVICE bool mma_join(MmaSums<Kernel>& sums, unsigned char* shared) {
+// Several sets of warps share the input channels, a part of each k-tile for each. Adds the accumulators of all, in
+// order, in the first set; false in the others, whose work is done.
+template <class Kernel> TCONV_DEVICE bool mma_join(MmaAccumulators<Kernel>& accumulators, unsigned char* shared) {
   if (Kernel::warps_splits == 1) return true;
   constexpr int set = 32 * Kernel::warps, tiles = Kernel::warps_row_tiles * Kernel::warps_position_tiles;
   const int split = static_cast<int>(threadIdx.x) / set;
   Vector<float, 4>* const joined = reinterpret_cast<Vector<float, 4>*>(shared) + static_cast<int>(threadIdx.x) % set;
   if (split > 0)
     TCONV_UNROLL for (int n = 0; n < tiles; ++n) {
-      const float(&own)[4] = sums.values[n / Kernel::warps_position_tiles][n % Kernel::warps_position_tiles];
+      const float(&own)[4] = accumulators.values[n / Kernel::warps_position_tiles][n % Kernel::warps_position_tiles];
       Vector<float, 4> vector;
       TCONV_UNROLL for (int k = 0; k < 4; ++k) vector.values[k] = own[k];
       joined[((split - 1) * tiles + n) * set] = vector;
@@ -1224,44 +1230,48 @@ template <class Kernel> TCONV_DEVICE bool mma_join(MmaSums<Kernel>& sums, unsign
   for (int other = 0; other < Kernel::warps_splits - 1; ++other)
     TCONV_UNROLL for (int n = 0; n < tiles; ++n) {
       const Vector<float, 4> theirs = joined[(other * tiles + n) * set];
-      float(&own)[4] = sums.values[n / Kernel::warps_position_tiles][n % Kernel::warps_position_tiles];
+      float(&own)[4] = accumulators.values[n / Kernel::warps_position_tiles][n % Kernel::warps_position_tiles];
       TCONV_UNROLL for (int k = 0; k < 4; ++k) own[k] += theirs.values[k];
     }
   return true;
 }
 
-// A turn of a warp over its outputs: its sums of some row tiles and some position tiles, as `staged[row][position]` in
-// the warp's part of shared memory, go to memory in the order in which they lie there. The row tiles hold `slots`
-// neighbouring phases of the same channels, from `first_slot` on; where the tile allows it they are whole rows of
-// outputs.
-template <class Kernel> struct MmaTurn {
+// A subtile of a warp's outputs: its accumulators of some row tiles and some position tiles, as
+// `staged[row][position]` in the warp's part of shared memory, go to memory in the order in which they lie there. The
+// row tiles hold `slots` neighbouring phases of the same channels, from `first_slot` on; where the tile allows it they
+// are whole rows of outputs.
+template <class Kernel> struct MmaSubtile {
 
-  static constexpr int slots = Kernel::turn_slots;
-  static constexpr int places = 8 * Kernel::turn_position_tiles, pitch = Kernel::turn_pitch / kStagedBytes;
-  // Neighbouring column phases, and how many times as many a turn has.
+  static constexpr int slots = Kernel::subtile_slots;
+  static constexpr int places = 8 * Kernel::subtile_position_tiles, pitch = Kernel::subtile_pitch / kStagedBytes;
+  // Neighbouring column phases, and how many times as many a subtile has.
   static constexpr int run = slots < Kernel::stride ? slots : Kernel::stride, most = 16 / kItemBytes;
-  // Outputs of a row that a turn has side by side: all of a row of its box, or a part of each position's.
-  static constexpr int side_by_side = Kernel::turn_row_tiles == Kernel::phase_tiles || slots %
-      Kernel::stride == 0 ? Kernel::box_columns * Kernel::stride : slots;
+  // Outputs of a row that a subtile has side by side: all of a row of its block tile, or a part of each position's.
+  static constexpr int side_by_side = Kernel::subtile_row_tiles == Kernel::phase_tiles || slots %
+      Kernel::stride == 0 ? Kernel::block_tile_columns * Kernel::stride : slots;
   // How many outputs of one row, or channels of one output, may be stored at once, if rows are aligned.
   static constexpr int row_width =
-      greatest_common_divisor(greatest_common_divisor(side_by_side, Kernel::box_origin), most);
+      greatest_common_divisor(greatest_common_divisor(side_by_side, Kernel::block_tile_origin), most);
 
   const float* staged;
   float* y;  // of the block's group
-  const BoxPosition& box;
+  const BlockTilePosition& block_tile;
   int first_number, first_channel, first_slot;
   int y_channels, batch, depths, rows, columns;
 
-  // Where the output of a phase at one of the turn's positions lies in its plane, and its image; false if nowhere.
+  // Where the output of a phase at one of the subtile's positions lies in its plane, and its image; false if nowhere.
   TCONV_DEVICE bool find(int place, int phase, int& sample, int& offset) const {
     const int number = first_number + place;
-    const BoxPosition in_box = position_in_box<Kernel>(number);
-    sample = box.image + in_box.image;
-    const int depth = box.depth + in_box.depth + phase / Kernel::stride, row = box.row + in_box.row;
-    const int column = (box.column + in_box.column) * Kernel::stride - Kernel::box_origin + phase % Kernel::stride;
+    const BlockTilePosition in_block_tile = position_in_block_tile<Kernel>(number);
+    sample = block_tile.image + in_block_tile.image;
+    const int depth = block_tile.depth + in_block_tile.depth + phase / Kernel::stride;
+    const int row = block_tile.row + in_block_tile.row;
+    const int column =
+        (block_tile.column + in_block_tile.column) * Kernel::stride - Kernel::block_tile_origin + phase %
+            Kernel::stride;
     offset = (depth * rows + row) * columns + column;
-    return number < Kernel::box_positions && sample < batch && phase < Kernel::phases && in_range(depth, depths) &&
+    return number < Kernel::block_tile_positions && sample < batch && phase < Kernel::phases &&
+        in_range(depth, depths) &&
            in_range(row, rows) && in_range(column, columns);
   }
 
@@ -1318,30 +1328,30 @@ template <class Kernel> struct MmaTurn {
 
 // Stores the outputs of a warp, from `y` on, the first of the block's group, through the warp's part of shared memory.
 template <class Kernel>
-TCONV_DEVICE void mma_store(const MmaSums<Kernel>& sums, const Epilogue& epilogue, unsigned char* shared, float* y,
-    const BoxPosition& box, int first_row_tile, int first_position, int y_channels, int batch, int depths, int rows,
-    int columns) {
-  constexpr int groups = Kernel::warps_row_tiles / Kernel::turn_row_tiles;
-  constexpr int turns = groups * (Kernel::warps_position_tiles / Kernel::turn_position_tiles);
+TCONV_DEVICE void mma_store(const MmaAccumulators<Kernel>& accumulators, const Epilogue& epilogue,
+    unsigned char* shared, float* y, const BlockTilePosition& block_tile, int first_row_tile, int first_position,
+    int y_channels, int batch, int depths, int rows, int columns) {
+  constexpr int groups = Kernel::warps_row_tiles / Kernel::subtile_row_tiles;
+  constexpr int subtiles = groups * (Kernel::warps_position_tiles / Kernel::subtile_position_tiles);
   constexpr int pitch = Kernel::pitch;
   float* const staged = reinterpret_cast<float*>(shared);
   // A thread has rows lane / 4 and lane / 4 + 8 of each tile, and two neighbouring positions.
   const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll 1
-  for (int turn = 0; turn < turns; ++turn) {
-    const int row_tile = first_row_tile + turn % groups * Kernel::turn_row_tiles;
+  for (int subtile = 0; subtile < subtiles; ++subtile) {
+    const int row_tile = first_row_tile + subtile % groups * Kernel::subtile_row_tiles;
     const int first_channel = row_tile / Kernel::phase_tiles * kChannels;
     __syncwarp();
-    // Registers have no numbers at run time: the turn's are found among all.
-    TCONV_UNROLL for (int known = 0; known < turns; ++known) {
-      if (known != turn) continue;
-      TCONV_UNROLL for (int i = 0; i < Kernel::turn_row_tiles; ++i)
+    // Registers have no numbers at run time: the subtile's are found among all.
+    TCONV_UNROLL for (int known = 0; known < subtiles; ++known) {
+      if (known != subtile) continue;
+      TCONV_UNROLL for (int i = 0; i < Kernel::subtile_row_tiles; ++i)
         TCONV_UNROLL for (int half = 0; half < 2; ++half) {
           const int row = lane / 4 + half * 8, channel = first_channel + row % kChannels;
           const auto of_channel = epilogue.of(channel < Kernel::group_out_channels ? channel : 0);
-          TCONV_UNROLL for (int j = 0; j < Kernel::turn_position_tiles; ++j) {
-            const auto& own = sums.values[known % groups * Kernel::turn_row_tiles + i]
-                                         [known / groups * Kernel::turn_position_tiles + j];
+          TCONV_UNROLL for (int j = 0; j < Kernel::subtile_position_tiles; ++j) {
+            const auto& own = accumulators.values[known % groups * Kernel::subtile_row_tiles + i]
+                                         [known / groups * Kernel::subtile_position_tiles + j];
             Vector<float, 2> two;
             // Two numbers at once: from sm_80 on one instruction for two of 16 bits, PTX cvt.rn.f16x2.f32 and
             // cvt.rn.bf16x2.f32.
@@ -1351,14 +1361,14 @@ TCONV_DEVICE void mma_store(const MmaSums<Kernel>& sums, const Epilogue& epilogu
         }
     }
     __syncwarp();
-    MmaTurn<Kernel>{staged, y, box, first_position + turn / groups * Kernel::turn_position_tiles * 8, first_channel,
-        row_tile % Kernel::phase_tiles, y_channels, batch, depths, rows, columns}.store();
+    MmaSubtile<Kernel>{staged, y, block_tile, first_position + subtile / groups * Kernel::subtile_position_tiles * 8,
+        first_channel, row_tile % Kernel::phase_tiles, y_channels, batch, depths, rows, columns}.store();
   }
 }
 
-// Tiles of rows of one phase: a thread brings some neighbouring taps of the filters of its lane's two rows, so that
+// Tiles of rows of one phase: a thread loads some neighbouring taps of the filters of its lane's two rows, so that
 // what it loads lies side by side in memory. A tap is one phase at one shift. Gaps, the pairs without a tap, become
-// zeros where they are brought to shared memory with the others, though nobody looks at them.
+// zeros where they are loaded to shared memory with the others, though nobody looks at them.
 template <class Kernel> struct MmaFilters {
 
   static constexpr int units = kUnits, together = Kernel::taps_together;
@@ -1386,13 +1396,13 @@ template <class Kernel> struct MmaFilters {
     const int tile = channel_tile * Kernel::phase_tiles + pair.phase;
     if (tile >= Kernel::row_blocks * Kernel::block_row_tiles) return;
     const long long block = static_cast<long long>(group) * Kernel::row_blocks + tile / Kernel::block_row_tiles;
-    const long long of_chunk = (block * Kernel::chunks + step / Kernel::stage_steps) * Kernel::shifts + pair.shift;
-    const long long of_tile = of_chunk * Kernel::block_row_tiles + tile % Kernel::block_row_tiles;
+    const long long of_k_tile = (block * Kernel::k_tiles + step / Kernel::stage_steps) * Kernel::shifts + pair.shift;
+    const long long of_tile = of_k_tile * Kernel::block_row_tiles + tile % Kernel::block_row_tiles;
     const long long of_step = of_tile * Kernel::stage_steps + step % Kernel::stage_steps + plane;
     reinterpret_cast<Vector<float, 4>*>(prepared)[of_step * 32 + lane] = factors;
   }
 
-  TCONV_DEVICE void bring(const float* weight, int first_tap) const {
+  TCONV_DEVICE void reorder(const float* weight, int first_tap) const {
     Vector<unsigned, words> loaded[units][1];
     TCONV_UNROLL for (int u = 0; u < units; ++u) {
       const int out_channel = channel_tile * 16 + lane / 4 + u % 2 * 8;
@@ -1421,7 +1431,7 @@ template <class Kernel> struct MmaFilters {
     }
   }
 
-  // Gaps, shared by the threads that bring the taps of the same filters.
+  // Gaps, shared by the threads that load the taps of the same filters.
   TCONV_DEVICE void clear_gaps(int number, int threads) const {
     for (int pair = number; pair < Kernel::phases * Kernel::shifts; pair += threads)
       if (!mma_has_taps<Kernel>(pair % Kernel::shifts, pair / Kernel::shifts))
@@ -1429,7 +1439,7 @@ template <class Kernel> struct MmaFilters {
   }
 };
 
-// Brings the weights into the order in which the warps load them, by one thread for each of `Shape::preparing_items`.
+// Puts the weights into the order in which the warps load them, by one thread for each of `Shape::preparing_items`.
 template <class Kernel> TCONV_DEVICE void mma_weights(const float* weight, float* prepared) {
   // From here on in all its blocks, the kernel behind this one may begin, if it was launched to overlap.
 #if __CUDA_ARCH__ >= 900
@@ -1439,11 +1449,11 @@ template <class Kernel> TCONV_DEVICE void mma_weights(const float* weight, float
   if (item >= Kernel::preparing_items) return;
   Digits<Kernel::preparing_items> digits(item / 32);
   const int tap_group = digits.next(Kernel::taps / Kernel::taps_together);
-  const int step = digits.next(Kernel::chunks * Kernel::stage_steps);
+  const int step = digits.next(Kernel::k_tiles * Kernel::stage_steps);
   const int channel_tile = digits.next(Kernel::prepared_channel_tiles);
   const MmaFilters<Kernel> filters{prepared, static_cast<int>(digits.rest), step, channel_tile,
                                         static_cast<int>(item % 32)};
-  filters.bring(weight, tap_group * Kernel::taps_together);
+  filters.reorder(weight, tap_group * Kernel::taps_together);
   if (!Kernel::every_phase_has_every_shift)
     filters.clear_gaps(tap_group, Kernel::taps / Kernel::taps_together);
 }
@@ -1469,12 +1479,12 @@ template <class Kernel> struct MmaWeightStages {
   // Asks for the weights of one more step, if there is one.
   TCONV_DEVICE void ask() {
     if (left == 0) return;
-    constexpr int of_last = Kernel::shifts - (Kernel::shift_groups - 1) * Kernel::pipeline_chunk_shifts;
+    constexpr int of_last = Kernel::shifts - (Kernel::shift_groups - 1) * Kernel::pipeline_k_tile_shifts;
     const bool last = shift_group == Kernel::shift_groups - 1;
-    const int shifts = Kernel::pipeline_resident ? Kernel::weight_stages * Kernel::pipeline_chunk_shifts
-        : last ? of_last : Kernel::pipeline_chunk_shifts;
+    const int shifts = Kernel::pipeline_resident ? Kernel::weight_stages * Kernel::pipeline_k_tile_shifts
+        : last ? of_last : Kernel::pipeline_k_tile_shifts;
     copy.begin(stages + stage, from, shifts * Kernel::shift_bytes, 1,
-               {shift_group * Kernel::pipeline_chunk_shifts, first_row_tile});
+               {shift_group * Kernel::pipeline_k_tile_shifts, first_row_tile});
     from += shifts * Kernel::shift_bytes;
     shift_group = last ? 0 : shift_group + 1;
     stage = mma_next_weight_stage<Kernel>(stage);
@@ -1482,10 +1492,11 @@ template <class Kernel> struct MmaWeightStages {
   }
 };
 
-// Multiplies a step of a chunk of channels at one shift, at which inputs lie `moved` bytes behind those at the highest
+// Multiplies a step of a k-tile of channels at one shift, at which inputs lie `moved` bytes behind those at the highest
 // one. `weights` points to the lane's fragment of the step and the warp's first row tile, `places` are the lane's, at
 // the highest shift.
-template <class Kernel> TCONV_DEVICE void mma_multiply(MmaSums<Kernel>& sums, int shift, int moved, int first_row_tile,
+template <class Kernel>
+TCONV_DEVICE void mma_multiply(MmaAccumulators<Kernel>& accumulators, int shift, int moved, int first_row_tile,
     const unsigned char* weights, const unsigned char* const (&places)[Kernel::lane_places]) {
   unsigned columns[Kernel::warps_position_tiles][2];
   // Loads them, moved by so many bytes: `columns[plane][tile]` are the lane's two words of a tile of positions.
@@ -1501,7 +1512,7 @@ template <class Kernel> TCONV_DEVICE void mma_multiply(MmaSums<Kernel>& sums, in
     TCONV_UNROLL for (int j = 0; j < Kernel::warps_position_tiles; j += 2) {
       unsigned words[4];
       if (Kernel::by_channel)
-        load_turned_matrices(places[j / 2] + moved, words);
+        load_transposed_matrices(places[j / 2] + moved, words);
       else
         load_matrices(places[j / 2] + moved, words);
       columns[j][0] = words[0], columns[j][1] = words[1];
@@ -1516,7 +1527,7 @@ template <class Kernel> TCONV_DEVICE void mma_multiply(MmaSums<Kernel>& sums, in
         weights + i * Kernel::stage_steps * kFragmentBytes);
     TCONV_UNROLL for (int j = 0; j < Kernel::warps_position_tiles; ++j) {
       // The product of an element type.
-      multiply_tf32(sums.values[i][j], row.values, columns[j]);
+      multiply_tf32(accumulators.values[i][j], row.values, columns[j]);
     }
   }
 }
@@ -1527,36 +1538,39 @@ TCONV_DEVICE void mma(const float* x, const float* weight, const float* bias, fl
   TCONV_SHARED(shared);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int warp_high = warp % Kernel::warps_high, warp_wide = warp / Kernel::warps_high % Kernel::warps_wide;
-  const int first_step = warp / Kernel::warps * Kernel::pipeline_chunk_steps;  // of each chunk, for the warp's set
+  const int first_step = warp / Kernel::warps * Kernel::pipeline_k_tile_steps;  // of each k-tile, for the warp's set
 
   // Blocks with the same inputs follow each other.
   const int weight_set = static_cast<int>(blockIdx.x) % Kernel::weight_sets;
   const int group = weight_set / Kernel::row_blocks, row_block = weight_set % Kernel::row_blocks;
   const int first_row_tile = row_block * Kernel::block_row_tiles + warp_high * Kernel::warps_row_tiles;
-  const Boxes<Kernel> boxes(output_depth, output_height, axis_positions<Kernel>(output_width + Kernel::box_origin));
-  const int box_count = boxes.count(batch);
+  const BlockTiles<Kernel> block_tiles(
+      output_depth,
+      output_height,
+      axis_positions<Kernel>(output_width + Kernel::block_tile_origin));
+  const int block_tile_count = block_tiles.count(batch);
   int number = static_cast<int>(blockIdx.x) / Kernel::weight_sets;
-  const int boxes_together = static_cast<int>(gridDim.x) / Kernel::weight_sets;
+  const int block_tiles_together = static_cast<int>(gridDim.x) / Kernel::weight_sets;
 
-  // Of inputs, the chunk that is asked for next, and of which box.
+  // Of inputs, the k-tile that is asked for next, and of which block tile.
   MmaInputs<Kernel> inputs(x, group, batch, input_depth, input_height, input_width);
-  int chunk_ahead = 0, number_ahead = number;
-  const auto is_there = [&] { return Kernel::pipeline_resident ? number_ahead < box_count
-      : chunk_ahead < Kernel::chunks; };
+  int k_tile_ahead = 0, number_ahead = number;
+  const auto is_there = [&] { return Kernel::pipeline_resident ? number_ahead < block_tile_count
+      : k_tile_ahead < Kernel::k_tiles; };
   const auto ask = [&](int part, int parts, int stage) {
-    inputs.load(chunk_ahead, is_there(), part, parts, shared + stage);
+    inputs.load(k_tile_ahead, is_there(), part, parts, shared + stage);
   };
   const auto end_asking = [&](int stage) {
-    inputs.end_chunk(is_there(), shared + stage);
-    ++chunk_ahead;
-    if (!Kernel::pipeline_resident || chunk_ahead < Kernel::chunks) return;
-    // Weights that stay: there are fewer blocks than boxes, and the next box's first inputs are on their way while the
-    // last chunk of this one is multiplied.
-    chunk_ahead = 0;
-    number_ahead += boxes_together;
-    if (is_there()) inputs.begin(boxes.box(number_ahead));
+    inputs.end_k_tile(is_there(), shared + stage);
+    ++k_tile_ahead;
+    if (!Kernel::pipeline_resident || k_tile_ahead < Kernel::k_tiles) return;
+    // Weights that stay: there are fewer blocks than block tiles, and the next block tile's first inputs are on their
+    // way while the last k-tile of this one is multiplied.
+    k_tile_ahead = 0;
+    number_ahead += block_tiles_together;
+    if (is_there()) inputs.begin(block_tiles.block_tile(number_ahead));
   };
-  inputs.begin(boxes.box(number));
+  inputs.begin(block_tiles.block_tile(number));
   ask(0, 1, 0);
 
   // Where the inputs of the lane's positions lie in a stage, in bytes.
@@ -1571,9 +1585,10 @@ TCONV_DEVICE void mma(const float* x, const float* weight, const float* bias, fl
       tile = 2 * i + lane / 16, number = lane % 8, offset = lane / 8 % 2 * 16;
     }
     const int position = (warp_wide * Kernel::warps_position_tiles + tile) * 8 + number;
-    const BoxPosition in_box = position_in_box<Kernel>(position < Kernel::box_positions ? position : 0);
-    places[i] = ((in_box.image + in_box.depth + in_box.row) * Kernel::row_places +
-        (Kernel::by_channel ? Kernel::patch_lead : 0) + in_box.column) * Kernel::place_bytes + first_step *
+    const BlockTilePosition in_block_tile = position_in_block_tile<Kernel>(
+        position < Kernel::block_tile_positions ? position : 0);
+    places[i] = ((in_block_tile.image + in_block_tile.depth + in_block_tile.row) * Kernel::row_places +
+        (Kernel::by_channel ? Kernel::patch_lead : 0) + in_block_tile.column) * Kernel::place_bytes + first_step *
         Kernel::step_bytes + offset;
   }
 
@@ -1592,17 +1607,17 @@ TCONV_DEVICE void mma(const float* x, const float* weight, const float* bias, fl
   end_asking(0);
   if (Kernel::pipeline_resident) weights.copy.wait();
 
-  MmaSums<Kernel> sums;
+  MmaAccumulators<Kernel> accumulators;
   int input_stage = 0, weight_stage = 0;  // where they begin, in bytes
   do {
     #pragma unroll
     for (int i = 0; i < Kernel::warps_row_tiles; ++i)
       TCONV_UNROLL for (int j = 0; j < Kernel::warps_position_tiles; ++j)
-        TCONV_UNROLL for (int k = 0; k < 4; ++k) sums.values[i][j][k] = 0;
+        TCONV_UNROLL for (int k = 0; k < 4; ++k) accumulators.values[i][j][k] = 0;
 #pragma unroll 1
-    for (int chunk = 0; chunk < Kernel::chunks; ++chunk) {
-      const unsigned char* places_of_chunk[Kernel::lane_places];
-      TCONV_UNROLL for (int i = 0; i < Kernel::lane_places; ++i) places_of_chunk[i] = shared + input_stage + places[i];
+    for (int k_tile = 0; k_tile < Kernel::k_tiles; ++k_tile) {
+      const unsigned char* places_of_k_tile[Kernel::lane_places];
+      TCONV_UNROLL for (int i = 0; i < Kernel::lane_places; ++i) places_of_k_tile[i] = shared + input_stage + places[i];
       const int stage_ahead = mma_input_stage_before<Kernel>(input_stage);
 #pragma unroll(Kernel::shift_groups)
       for (int shift_group = 0; shift_group < Kernel::shift_groups; ++shift_group) {
@@ -1611,16 +1626,16 @@ TCONV_DEVICE void mma(const float* x, const float* weight, const float* bias, fl
         __syncthreads();
         if (Kernel::input_parts == 0 && shift_group == 0) ask(0, 1, stage_ahead);
         if (!Kernel::pipeline_resident) weights.ask();
-#pragma unroll(Kernel::pipeline_chunk_shifts)
-        for (int first = 0; first < Kernel::pipeline_chunk_shifts; first += 1) {
+#pragma unroll(Kernel::pipeline_k_tile_shifts)
+        for (int first = 0; first < Kernel::pipeline_k_tile_shifts; first += 1) {
           TCONV_UNROLL for (int of_group = first; of_group < first + 1; ++of_group) {
-            const int shift = shift_group * Kernel::pipeline_chunk_shifts + of_group;
-            if (of_group >= Kernel::pipeline_chunk_shifts || shift >= Kernel::shifts) break;
+            const int shift = shift_group * Kernel::pipeline_k_tile_shifts + of_group;
+            if (of_group >= Kernel::pipeline_k_tile_shifts || shift >= Kernel::shifts) break;
             const int moved = mma_halo_offset<Kernel>(shift) * Kernel::place_bytes;
-            TCONV_UNROLL for (int step = 0; step < Kernel::pipeline_chunk_steps; ++step) {
-              mma_multiply<Kernel>(sums, shift, moved + step * Kernel::step_bytes, first_row_tile,
-                  fragments + weight_stage + of_group * Kernel::shift_bytes + step * kFragmentBytes, places_of_chunk);
-              const int part = shift * Kernel::pipeline_chunk_steps + step;
+            TCONV_UNROLL for (int step = 0; step < Kernel::pipeline_k_tile_steps; ++step) {
+              mma_multiply<Kernel>(accumulators, shift, moved + step * Kernel::step_bytes, first_row_tile,
+                  fragments + weight_stage + of_group * Kernel::shift_bytes + step * kFragmentBytes, places_of_k_tile);
+              const int part = shift * Kernel::pipeline_k_tile_steps + step;
               if (part < Kernel::input_parts) ask(part, Kernel::input_parts, stage_ahead);
             }
           }
@@ -1633,15 +1648,15 @@ TCONV_DEVICE void mma(const float* x, const float* weight, const float* bias, fl
 
     if (!Kernel::pipeline_resident)
       __syncthreads();  // Nobody reads the stages any more: what follows takes their place.
-    if (!mma_join<Kernel>(sums, shared)) return;
+    if (!mma_join<Kernel>(accumulators, shared)) return;
     const long long first_channel = static_cast<long long>(group) * Kernel::group_out_channels;
     const Epilogue epilogue{bias + first_channel};
     const long long plane = static_cast<long long>(output_depth) * output_height * output_width;
-    mma_store<Kernel>(sums, epilogue, shared + Kernel::stored_at + warp * Kernel::turn_bytes,
-        y + first_channel * plane, boxes.box(number), first_row_tile, warp_wide * Kernel::warps_position_tiles * 8,
-        y_channels, batch, output_depth, output_height, output_width);
-    number += boxes_together;
-  } while (Kernel::pipeline_resident && number < box_count);
+    mma_store<Kernel>(accumulators, epilogue, shared + Kernel::stored_at + warp * Kernel::subtile_bytes,
+        y + first_channel * plane, block_tiles.block_tile(number), first_row_tile,
+        warp_wide * Kernel::warps_position_tiles * 8, y_channels, batch, output_depth, output_height, output_width);
+    number += block_tiles_together;
+  } while (Kernel::pipeline_resident && number < block_tile_count);
 }
 
 // 1-D 256->128 k16 s8 p4 bias tf32
@@ -1649,40 +1664,40 @@ struct conv_ups_0_layer {
   using type = MmaCopiedInputs<conv_ups_0_layer>;
   using Width = Axis<16, 8, 4, 1>;
   using WidthShifts = Shifts<Axis<16, 8, 4, 1>>;
-  static constexpr int box_columns = 64, group_in_channels = 256, weight_sets = 64, threads = 128, shared_bytes =
+  static constexpr int block_tile_columns = 64, group_in_channels = 256, weight_sets = 64, threads = 128, shared_bytes =
       106512, group_out_channels = 128, kernel = 16, lane_places = 8, warps_position_tiles = 8, channel_bytes = 288,
-      by_channel = 1, own_words = 1, pipeline_patch_columns = 4, thread_patches = 3, chunk_vectors = 32, halo_patches
-      = 18, row_patches = 18, patch_lead = 3, halo_columns = 66, chunk_channels = 128, place_bytes = 4, patch_lanes =
-      8, thread_loads = 24, input_stages = 2, thread_channels = 8, stride = 8, box_origin = 0, pipeline_resident = 0,
-      blocks = 2, warps_row_tiles = 1, warps_splits = 4, warps = 1, turn_slots = 1, turn_position_tiles = 8,
-      turn_pitch = 288, turn_row_tiles = 1, phase_tiles = 8, box_positions = 64, phases = 8, pitch = 72, taps_together
-      = 2, shifts_count = 3, row_blocks = 64, block_row_tiles = 1, chunks = 2, stage_steps = 16, shifts = 3,
-      every_phase_has_every_shift = 0, padding = 4, shifts_lowest = -1, taps = 16, prepared_channel_tiles = 8, steps =
-      4, shift_groups = 2, pipeline_chunk_shifts = 2, weight_stages = 2, shift_bytes = 8192, weight_stage_bytes =
-      16384, row_places = 72, shifts_halo = 2, phases_known = 0, warps_high = 1, warps_wide = 1, pipeline_chunk_steps
-      = 4, step_bytes = 2304, input_stage_bytes = 36864, tile_bytes = 8192, barrier_at = 106496, input_parts = 0,
-      stored_at = 12288, turn_bytes = 4608;
+      by_channel = 1, own_words = 1, pipeline_patch_columns = 4, thread_patches = 3, k_tile_vectors = 32, halo_patches
+      = 18, row_patches = 18, patch_lead = 3, halo_columns = 66, k_tile_channels = 128, place_bytes = 4, patch_lanes =
+      8, thread_loads = 24, input_stages = 2, thread_channels = 8, stride = 8, block_tile_origin = 0,
+      pipeline_resident = 0, blocks = 2, warps_row_tiles = 1, warps_splits = 4, warps = 1, subtile_slots = 1,
+      subtile_position_tiles = 8, subtile_pitch = 288, subtile_row_tiles = 1, phase_tiles = 8, block_tile_positions =
+      64, phases = 8, pitch = 72, taps_together = 2, shifts_count = 3, row_blocks = 64, block_row_tiles = 1, k_tiles =
+      2, stage_steps = 16, shifts = 3, every_phase_has_every_shift = 0, padding = 4, shifts_lowest = -1, taps = 16,
+      prepared_channel_tiles = 8, steps = 4, shift_groups = 2, pipeline_k_tile_shifts = 2, weight_stages = 2,
+      shift_bytes = 8192, weight_stage_bytes = 16384, row_places = 72, shifts_halo = 2, phases_known = 0, warps_high =
+      1, warps_wide = 1, pipeline_k_tile_steps = 4, step_bytes = 2304, input_stage_bytes = 36864, tile_bytes = 8192,
+      barrier_at = 106496, input_parts = 0, stored_at = 12288, subtile_bytes = 4608;
   static constexpr long long preparing_items = 65536, weight_bytes = 3145728, block_weight_bytes = 49152;
 };
 
 // 1-D 256->128 k16 s8 p4 bias tf32
 struct conv_ups_0_any_size_layer {
-  using type = MmaTurnedInputs<conv_ups_0_any_size_layer>;
+  using type = MmaTransposedInputs<conv_ups_0_any_size_layer>;
   using Width = Axis<16, 8, 0, 1>;
   using WidthShifts = Shifts<Axis<16, 8, 0, 1>>;
-  static constexpr int box_columns = 64, group_in_channels = 256, weight_sets = 16, threads = 256, shared_bytes =
+  static constexpr int block_tile_columns = 64, group_in_channels = 256, weight_sets = 16, threads = 256, shared_bytes =
       100912, group_out_channels = 128, kernel = 16, lane_places = 4, warps_position_tiles = 8, channel_bytes = 4,
-      by_channel = 0, own_words = 0, pipeline_patch_columns = 1, thread_patches = 5, chunk_vectors = 16, halo_patches
-      = 65, row_patches = 65, patch_lead = 0, halo_columns = 65, chunk_channels = 64, place_bytes = 272, patch_lanes =
-      8, thread_loads = 20, input_stages = 2, thread_channels = 4, stride = 8, box_origin = 4, pipeline_resident = 0,
-      blocks = 1, warps_row_tiles = 2, warps_splits = 4, warps = 2, turn_slots = 1, turn_position_tiles = 8,
-      turn_pitch = 288, turn_row_tiles = 1, phase_tiles = 8, box_positions = 64, phases = 8, pitch = 72, taps_together
-      = 2, shifts_count = 2, row_blocks = 16, block_row_tiles = 4, chunks = 4, stage_steps = 8, shifts = 2,
-      every_phase_has_every_shift = 1, padding = 0, shifts_lowest = 0, taps = 16, prepared_channel_tiles = 8, steps =
-      4, shift_groups = 1, pipeline_chunk_shifts = 2, weight_stages = 2, shift_bytes = 16384, weight_stage_bytes =
-      32768, row_places = 65, shifts_halo = 1, phases_known = 0, warps_high = 2, warps_wide = 1, pipeline_chunk_steps
-      = 2, step_bytes = 32, input_stage_bytes = 17680, tile_bytes = 4096, barrier_at = 100896, input_parts = 0,
-      stored_at = 49152, turn_bytes = 4608;
+      by_channel = 0, own_words = 0, pipeline_patch_columns = 1, thread_patches = 5, k_tile_vectors = 16, halo_patches
+      = 65, row_patches = 65, patch_lead = 0, halo_columns = 65, k_tile_channels = 64, place_bytes = 272, patch_lanes
+      = 8, thread_loads = 20, input_stages = 2, thread_channels = 4, stride = 8, block_tile_origin = 4,
+      pipeline_resident = 0, blocks = 1, warps_row_tiles = 2, warps_splits = 4, warps = 2, subtile_slots = 1,
+      subtile_position_tiles = 8, subtile_pitch = 288, subtile_row_tiles = 1, phase_tiles = 8, block_tile_positions =
+      64, phases = 8, pitch = 72, taps_together = 2, shifts_count = 2, row_blocks = 16, block_row_tiles = 4, k_tiles =
+      4, stage_steps = 8, shifts = 2, every_phase_has_every_shift = 1, padding = 0, shifts_lowest = 0, taps = 16,
+      prepared_channel_tiles = 8, steps = 4, shift_groups = 1, pipeline_k_tile_shifts = 2, weight_stages = 2,
+      shift_bytes = 16384, weight_stage_bytes = 32768, row_places = 65, shifts_halo = 1, phases_known = 0, warps_high
+      = 2, warps_wide = 1, pipeline_k_tile_steps = 2, step_bytes = 32, input_stage_bytes = 17680, tile_bytes = 4096,
+      barrier_at = 100896, input_parts = 0, stored_at = 49152, subtile_bytes = 4608;
   static constexpr long long preparing_items = 65536, weight_bytes = 2097152, block_weight_bytes = 131072;
 };
 
@@ -1691,19 +1706,19 @@ struct conv_ups_1_layer {
   using type = MmaCopiedInputs<conv_ups_1_layer>;
   using Width = Axis<16, 8, 0, 1>;
   using WidthShifts = Shifts<Axis<16, 8, 0, 1>>;
-  static constexpr int box_columns = 32, group_in_channels = 128, weight_sets = 4, threads = 128, shared_bytes = 86032,
-      group_out_channels = 64, kernel = 16, lane_places = 4, warps_position_tiles = 4, channel_bytes = 160, by_channel
-      = 1, own_words = 1, pipeline_patch_columns = 4, thread_patches = 1, chunk_vectors = 16, halo_patches = 9,
-      row_patches = 9, patch_lead = 3, halo_columns = 33, chunk_channels = 64, place_bytes = 4, patch_lanes = 16,
-      thread_loads = 8, input_stages = 2, thread_channels = 8, stride = 8, box_origin = 4, pipeline_resident = 0,
-      blocks = 2, warps_row_tiles = 8, warps_splits = 4, warps = 1, turn_slots = 8, turn_position_tiles = 4,
-      turn_pitch = 160, turn_row_tiles = 8, phase_tiles = 8, box_positions = 32, phases = 8, pitch = 40, taps_together
-      = 1, shifts_count = 2, row_blocks = 4, block_row_tiles = 8, chunks = 2, stage_steps = 8, shifts = 2,
-      every_phase_has_every_shift = 1, padding = 0, shifts_lowest = 0, taps = 16, prepared_channel_tiles = 4, steps =
-      4, shift_groups = 2, pipeline_chunk_shifts = 1, weight_stages = 2, shift_bytes = 32768, weight_stage_bytes =
-      32768, row_places = 36, shifts_halo = 1, phases_known = 1, warps_high = 1, warps_wide = 1, pipeline_chunk_steps
-      = 2, step_bytes = 1280, input_stage_bytes = 10240, tile_bytes = 4096, barrier_at = 86016, input_parts = 2,
-      stored_at = 49152, turn_bytes = 20480;
+  static constexpr int block_tile_columns = 32, group_in_channels = 128, weight_sets = 4, threads = 128, shared_bytes =
+      86032, group_out_channels = 64, kernel = 16, lane_places = 4, warps_position_tiles = 4, channel_bytes = 160,
+      by_channel = 1, own_words = 1, pipeline_patch_columns = 4, thread_patches = 1, k_tile_vectors = 16, halo_patches
+      = 9, row_patches = 9, patch_lead = 3, halo_columns = 33, k_tile_channels = 64, place_bytes = 4, patch_lanes =
+      16, thread_loads = 8, input_stages = 2, thread_channels = 8, stride = 8, block_tile_origin = 4,
+      pipeline_resident = 0, blocks = 2, warps_row_tiles = 8, warps_splits = 4, warps = 1, subtile_slots = 8,
+      subtile_position_tiles = 4, subtile_pitch = 160, subtile_row_tiles = 8, phase_tiles = 8, block_tile_positions =
+      32, phases = 8, pitch = 40, taps_together = 1, shifts_count = 2, row_blocks = 4, block_row_tiles = 8, k_tiles =
+      2, stage_steps = 8, shifts = 2, every_phase_has_every_shift = 1, padding = 0, shifts_lowest = 0, taps = 16,
+      prepared_channel_tiles = 4, steps = 4, shift_groups = 2, pipeline_k_tile_shifts = 1, weight_stages = 2,
+      shift_bytes = 32768, weight_stage_bytes = 32768, row_places = 36, shifts_halo = 1, phases_known = 1, warps_high
+      = 1, warps_wide = 1, pipeline_k_tile_steps = 2, step_bytes = 1280, input_stage_bytes = 10240, tile_bytes = 4096,
+      barrier_at = 86016, input_parts = 2, stored_at = 49152, subtile_bytes = 20480;
   static constexpr long long preparing_items = 32768, weight_bytes = 524288, block_weight_bytes = 131072;
 };
 
@@ -1712,19 +1727,19 @@ struct conv_ups_1_any_size_layer {
   using type = MmaCopiedInputs<conv_ups_1_any_size_layer>;
   using Width = Axis<16, 8, 0, 1>;
   using WidthShifts = Shifts<Axis<16, 8, 0, 1>>;
-  static constexpr int box_columns = 32, group_in_channels = 128, weight_sets = 4, threads = 64, shared_bytes = 75792,
-      group_out_channels = 64, kernel = 16, lane_places = 4, warps_position_tiles = 4, channel_bytes = 160, by_channel
-      = 1, own_words = 1, pipeline_patch_columns = 1, thread_patches = 5, chunk_vectors = 8, halo_patches = 33,
-      row_patches = 33, patch_lead = 0, halo_columns = 33, chunk_channels = 32, place_bytes = 4, patch_lanes = 8,
-      thread_loads = 20, input_stages = 2, thread_channels = 4, stride = 8, box_origin = 4, pipeline_resident = 0,
-      blocks = 3, warps_row_tiles = 8, warps_splits = 2, warps = 1, turn_slots = 8, turn_position_tiles = 4,
-      turn_pitch = 160, turn_row_tiles = 8, phase_tiles = 8, box_positions = 32, phases = 8, pitch = 40, taps_together
-      = 1, shifts_count = 2, row_blocks = 4, block_row_tiles = 8, chunks = 4, stage_steps = 4, shifts = 2,
-      every_phase_has_every_shift = 1, padding = 0, shifts_lowest = 0, taps = 16, prepared_channel_tiles = 4, steps =
-      4, shift_groups = 1, pipeline_chunk_shifts = 2, weight_stages = 2, shift_bytes = 16384, weight_stage_bytes =
-      32768, row_places = 33, shifts_halo = 1, phases_known = 1, warps_high = 1, warps_wide = 1, pipeline_chunk_steps
-      = 2, step_bytes = 1280, input_stage_bytes = 5120, tile_bytes = 2048, barrier_at = 75776, input_parts = 0,
-      stored_at = 16384, turn_bytes = 20480;
+  static constexpr int block_tile_columns = 32, group_in_channels = 128, weight_sets = 4, threads = 64, shared_bytes =
+      75792, group_out_channels = 64, kernel = 16, lane_places = 4, warps_position_tiles = 4, channel_bytes = 160,
+      by_channel = 1, own_words = 1, pipeline_patch_columns = 1, thread_patches = 5, k_tile_vectors = 8, halo_patches
+      = 33, row_patches = 33, patch_lead = 0, halo_columns = 33, k_tile_channels = 32, place_bytes = 4, patch_lanes =
+      8, thread_loads = 20, input_stages = 2, thread_channels = 4, stride = 8, block_tile_origin = 4,
+      pipeline_resident = 0, blocks = 3, warps_row_tiles = 8, warps_splits = 2, warps = 1, subtile_slots = 8,
+      subtile_position_tiles = 4, subtile_pitch = 160, subtile_row_tiles = 8, phase_tiles = 8, block_tile_positions =
+      32, phases = 8, pitch = 40, taps_together = 1, shifts_count = 2, row_blocks = 4, block_row_tiles = 8, k_tiles =
+      4, stage_steps = 4, shifts = 2, every_phase_has_every_shift = 1, padding = 0, shifts_lowest = 0, taps = 16,
+      prepared_channel_tiles = 4, steps = 4, shift_groups = 1, pipeline_k_tile_shifts = 2, weight_stages = 2,
+      shift_bytes = 16384, weight_stage_bytes = 32768, row_places = 33, shifts_halo = 1, phases_known = 1, warps_high
+      = 1, warps_wide = 1, pipeline_k_tile_steps = 2, step_bytes = 1280, input_stage_bytes = 5120, tile_bytes = 2048,
+      barrier_at = 75776, input_parts = 0, stored_at = 16384, subtile_bytes = 20480;
   static constexpr long long preparing_items = 32768, weight_bytes = 524288, block_weight_bytes = 131072;
 };
 
@@ -1733,19 +1748,19 @@ struct conv_ups_2_layer {
   using type = MmaCopiedInputs<conv_ups_2_layer>;
   using Width = Axis<4, 2, 1, 1>;
   using WidthShifts = Shifts<Axis<4, 2, 1, 1>>;
-  static constexpr int box_columns = 64, group_in_channels = 64, weight_sets = 1, threads = 128, shared_bytes = 67600,
-      group_out_channels = 32, kernel = 4, lane_places = 4, warps_position_tiles = 4, channel_bytes = 288, by_channel
-      = 1, own_words = 1, pipeline_patch_columns = 4, thread_patches = 3, chunk_vectors = 16, halo_patches = 18,
-      row_patches = 18, patch_lead = 3, halo_columns = 66, chunk_channels = 64, place_bytes = 4, patch_lanes = 8,
-      thread_loads = 12, input_stages = 1, thread_channels = 4, stride = 2, box_origin = 0, pipeline_resident = 0,
-      blocks = 3, warps_row_tiles = 4, warps_splits = 2, warps = 2, turn_slots = 2, turn_position_tiles = 4,
-      turn_pitch = 160, turn_row_tiles = 2, phase_tiles = 2, box_positions = 64, phases = 2, pitch = 40, taps_together
-      = 1, shifts_count = 3, row_blocks = 1, block_row_tiles = 4, chunks = 1, stage_steps = 8, shifts = 3,
-      every_phase_has_every_shift = 0, padding = 1, shifts_lowest = -1, taps = 4, prepared_channel_tiles = 2, steps =
-      1, shift_groups = 1, pipeline_chunk_shifts = 3, weight_stages = 1, shift_bytes = 16384, weight_stage_bytes =
-      49152, row_places = 72, shifts_halo = 2, phases_known = 1, warps_high = 1, warps_wide = 2, pipeline_chunk_steps
-      = 4, step_bytes = 2304, input_stage_bytes = 18432, tile_bytes = 4096, barrier_at = 67584, input_parts = 6,
-      stored_at = 16384, turn_bytes = 5120;
+  static constexpr int block_tile_columns = 64, group_in_channels = 64, weight_sets = 1, threads = 128, shared_bytes =
+      67600, group_out_channels = 32, kernel = 4, lane_places = 4, warps_position_tiles = 4, channel_bytes = 288,
+      by_channel = 1, own_words = 1, pipeline_patch_columns = 4, thread_patches = 3, k_tile_vectors = 16, halo_patches
+      = 18, row_patches = 18, patch_lead = 3, halo_columns = 66, k_tile_channels = 64, place_bytes = 4, patch_lanes =
+      8, thread_loads = 12, input_stages = 1, thread_channels = 4, stride = 2, block_tile_origin = 0,
+      pipeline_resident = 0, blocks = 3, warps_row_tiles = 4, warps_splits = 2, warps = 2, subtile_slots = 2,
+      subtile_position_tiles = 4, subtile_pitch = 160, subtile_row_tiles = 2, phase_tiles = 2, block_tile_positions =
+      64, phases = 2, pitch = 40, taps_together = 1, shifts_count = 3, row_blocks = 1, block_row_tiles = 4, k_tiles =
+      1, stage_steps = 8, shifts = 3, every_phase_has_every_shift = 0, padding = 1, shifts_lowest = -1, taps = 4,
+      prepared_channel_tiles = 2, steps = 1, shift_groups = 1, pipeline_k_tile_shifts = 3, weight_stages = 1,
+      shift_bytes = 16384, weight_stage_bytes = 49152, row_places = 72, shifts_halo = 2, phases_known = 1, warps_high
+      = 1, warps_wide = 2, pipeline_k_tile_steps = 4, step_bytes = 2304, input_stage_bytes = 18432, tile_bytes = 4096,
+      barrier_at = 67584, input_parts = 6, stored_at = 16384, subtile_bytes = 5120;
   static constexpr long long preparing_items = 2048, weight_bytes = 49152, block_weight_bytes = 49152;
 };
 
@@ -1754,19 +1769,19 @@ struct conv_ups_2_any_size_layer {
   using type = MmaCopiedInputs<conv_ups_2_any_size_layer>;
   using Width = Axis<4, 2, 0, 1>;
   using WidthShifts = Shifts<Axis<4, 2, 0, 1>>;
-  static constexpr int box_columns = 32, group_in_channels = 64, weight_sets = 1, threads = 64, shared_bytes = 43024,
-      group_out_channels = 32, kernel = 4, lane_places = 4, warps_position_tiles = 4, channel_bytes = 160, by_channel
-      = 1, own_words = 1, pipeline_patch_columns = 1, thread_patches = 5, chunk_vectors = 16, halo_patches = 33,
-      row_patches = 33, patch_lead = 0, halo_columns = 33, chunk_channels = 64, place_bytes = 4, patch_lanes = 8,
-      thread_loads = 40, input_stages = 1, thread_channels = 8, stride = 2, box_origin = 1, pipeline_resident = 0,
-      blocks = 5, warps_row_tiles = 4, warps_splits = 2, warps = 1, turn_slots = 2, turn_position_tiles = 4,
-      turn_pitch = 160, turn_row_tiles = 2, phase_tiles = 2, box_positions = 32, phases = 2, pitch = 40, taps_together
-      = 1, shifts_count = 2, row_blocks = 1, block_row_tiles = 4, chunks = 1, stage_steps = 8, shifts = 2,
-      every_phase_has_every_shift = 1, padding = 0, shifts_lowest = 0, taps = 4, prepared_channel_tiles = 2, steps =
-      1, shift_groups = 1, pipeline_chunk_shifts = 2, weight_stages = 1, shift_bytes = 16384, weight_stage_bytes =
-      32768, row_places = 33, shifts_halo = 1, phases_known = 1, warps_high = 1, warps_wide = 1, pipeline_chunk_steps
-      = 4, step_bytes = 1280, input_stage_bytes = 10240, tile_bytes = 4096, barrier_at = 43008, input_parts = 0,
-      stored_at = 8192, turn_bytes = 5120;
+  static constexpr int block_tile_columns = 32, group_in_channels = 64, weight_sets = 1, threads = 64, shared_bytes =
+      43024, group_out_channels = 32, kernel = 4, lane_places = 4, warps_position_tiles = 4, channel_bytes = 160,
+      by_channel = 1, own_words = 1, pipeline_patch_columns = 1, thread_patches = 5, k_tile_vectors = 16, halo_patches
+      = 33, row_patches = 33, patch_lead = 0, halo_columns = 33, k_tile_channels = 64, place_bytes = 4, patch_lanes =
+      8, thread_loads = 40, input_stages = 1, thread_channels = 8, stride = 2, block_tile_origin = 1,
+      pipeline_resident = 0, blocks = 5, warps_row_tiles = 4, warps_splits = 2, warps = 1, subtile_slots = 2,
+      subtile_position_tiles = 4, subtile_pitch = 160, subtile_row_tiles = 2, phase_tiles = 2, block_tile_positions =
+      32, phases = 2, pitch = 40, taps_together = 1, shifts_count = 2, row_blocks = 1, block_row_tiles = 4, k_tiles =
+      1, stage_steps = 8, shifts = 2, every_phase_has_every_shift = 1, padding = 0, shifts_lowest = 0, taps = 4,
+      prepared_channel_tiles = 2, steps = 1, shift_groups = 1, pipeline_k_tile_shifts = 2, weight_stages = 1,
+      shift_bytes = 16384, weight_stage_bytes = 32768, row_places = 33, shifts_halo = 1, phases_known = 1, warps_high
+      = 1, warps_wide = 1, pipeline_k_tile_steps = 4, step_bytes = 1280, input_stage_bytes = 10240, tile_bytes = 4096,
+      barrier_at = 43008, input_parts = 0, stored_at = 8192, subtile_bytes = 5120;
   static constexpr long long preparing_items = 2048, weight_bytes = 32768, block_weight_bytes = 32768;
 };
 
@@ -1775,19 +1790,19 @@ struct conv_ups_3_layer {
   using type = MmaCopiedInputs<conv_ups_3_layer>;
   using Width = Axis<4, 2, 1, 1>;
   using WidthShifts = Shifts<Axis<4, 2, 1, 1>>;
-  static constexpr int box_columns = 32, group_in_channels = 32, weight_sets = 1, threads = 64, shared_bytes = 32784,
-      group_out_channels = 16, kernel = 4, lane_places = 2, warps_position_tiles = 2, channel_bytes = 160, by_channel
-      = 1, own_words = 1, pipeline_patch_columns = 4, thread_patches = 1, chunk_vectors = 8, halo_patches = 10,
-      row_patches = 10, patch_lead = 3, halo_columns = 34, chunk_channels = 32, place_bytes = 4, patch_lanes = 16,
-      thread_loads = 8, input_stages = 2, thread_channels = 8, stride = 2, box_origin = 0, pipeline_resident = 1,
-      blocks = 6, warps_row_tiles = 2, warps_splits = 1, warps = 2, turn_slots = 2, turn_position_tiles = 2,
-      turn_pitch = 160, turn_row_tiles = 2, phase_tiles = 2, box_positions = 32, phases = 2, pitch = 40, taps_together
-      = 1, shifts_count = 3, row_blocks = 1, block_row_tiles = 2, chunks = 1, stage_steps = 4, shifts = 3,
-      every_phase_has_every_shift = 0, padding = 1, shifts_lowest = -1, taps = 4, prepared_channel_tiles = 1, steps =
-      1, shift_groups = 1, pipeline_chunk_shifts = 3, weight_stages = 1, shift_bytes = 4096, weight_stage_bytes =
-      12288, row_places = 40, shifts_halo = 2, phases_known = 1, warps_high = 1, warps_wide = 2, pipeline_chunk_steps
-      = 4, step_bytes = 1280, input_stage_bytes = 5120, tile_bytes = 2048, barrier_at = 32768, input_parts = 6,
-      stored_at = 22528, turn_bytes = 5120;
+  static constexpr int block_tile_columns = 32, group_in_channels = 32, weight_sets = 1, threads = 64, shared_bytes =
+      32784, group_out_channels = 16, kernel = 4, lane_places = 2, warps_position_tiles = 2, channel_bytes = 160,
+      by_channel = 1, own_words = 1, pipeline_patch_columns = 4, thread_patches = 1, k_tile_vectors = 8, halo_patches
+      = 10, row_patches = 10, patch_lead = 3, halo_columns = 34, k_tile_channels = 32, place_bytes = 4, patch_lanes =
+      16, thread_loads = 8, input_stages = 2, thread_channels = 8, stride = 2, block_tile_origin = 0,
+      pipeline_resident = 1, blocks = 6, warps_row_tiles = 2, warps_splits = 1, warps = 2, subtile_slots = 2,
+      subtile_position_tiles = 2, subtile_pitch = 160, subtile_row_tiles = 2, phase_tiles = 2, block_tile_positions =
+      32, phases = 2, pitch = 40, taps_together = 1, shifts_count = 3, row_blocks = 1, block_row_tiles = 2, k_tiles =
+      1, stage_steps = 4, shifts = 3, every_phase_has_every_shift = 0, padding = 1, shifts_lowest = -1, taps = 4,
+      prepared_channel_tiles = 1, steps = 1, shift_groups = 1, pipeline_k_tile_shifts = 3, weight_stages = 1,
+      shift_bytes = 4096, weight_stage_bytes = 12288, row_places = 40, shifts_halo = 2, phases_known = 1, warps_high =
+      1, warps_wide = 2, pipeline_k_tile_steps = 4, step_bytes = 1280, input_stage_bytes = 5120, tile_bytes = 2048,
+      barrier_at = 32768, input_parts = 6, stored_at = 22528, subtile_bytes = 5120;
   static constexpr long long preparing_items = 512, weight_bytes = 12288, block_weight_bytes = 12288;
 };
 
@@ -1796,19 +1811,19 @@ struct conv_ups_3_any_size_layer {
   using type = MmaCopiedInputs<conv_ups_3_any_size_layer>;
   using Width = Axis<4, 2, 1, 1>;
   using WidthShifts = Shifts<Axis<4, 2, 1, 1>>;
-  static constexpr int box_columns = 32, group_in_channels = 32, weight_sets = 1, threads = 64, shared_bytes = 32784,
-      group_out_channels = 16, kernel = 4, lane_places = 2, warps_position_tiles = 2, channel_bytes = 160, by_channel
-      = 1, own_words = 1, pipeline_patch_columns = 1, thread_patches = 5, chunk_vectors = 8, halo_patches = 34,
-      row_patches = 34, patch_lead = 0, halo_columns = 34, chunk_channels = 32, place_bytes = 4, patch_lanes = 8,
-      thread_loads = 20, input_stages = 2, thread_channels = 4, stride = 2, box_origin = 0, pipeline_resident = 1,
-      blocks = 6, warps_row_tiles = 2, warps_splits = 1, warps = 2, turn_slots = 2, turn_position_tiles = 2,
-      turn_pitch = 160, turn_row_tiles = 2, phase_tiles = 2, box_positions = 32, phases = 2, pitch = 40, taps_together
-      = 1, shifts_count = 3, row_blocks = 1, block_row_tiles = 2, chunks = 1, stage_steps = 4, shifts = 3,
-      every_phase_has_every_shift = 0, padding = 1, shifts_lowest = -1, taps = 4, prepared_channel_tiles = 1, steps =
-      1, shift_groups = 1, pipeline_chunk_shifts = 3, weight_stages = 1, shift_bytes = 4096, weight_stage_bytes =
-      12288, row_places = 34, shifts_halo = 2, phases_known = 1, warps_high = 1, warps_wide = 2, pipeline_chunk_steps
-      = 4, step_bytes = 1280, input_stage_bytes = 5120, tile_bytes = 2048, barrier_at = 32768, input_parts = 0,
-      stored_at = 22528, turn_bytes = 5120;
+  static constexpr int block_tile_columns = 32, group_in_channels = 32, weight_sets = 1, threads = 64, shared_bytes =
+      32784, group_out_channels = 16, kernel = 4, lane_places = 2, warps_position_tiles = 2, channel_bytes = 160,
+      by_channel = 1, own_words = 1, pipeline_patch_columns = 1, thread_patches = 5, k_tile_vectors = 8, halo_patches
+      = 34, row_patches = 34, patch_lead = 0, halo_columns = 34, k_tile_channels = 32, place_bytes = 4, patch_lanes =
+      8, thread_loads = 20, input_stages = 2, thread_channels = 4, stride = 2, block_tile_origin = 0,
+      pipeline_resident = 1, blocks = 6, warps_row_tiles = 2, warps_splits = 1, warps = 2, subtile_slots = 2,
+      subtile_position_tiles = 2, subtile_pitch = 160, subtile_row_tiles = 2, phase_tiles = 2, block_tile_positions =
+      32, phases = 2, pitch = 40, taps_together = 1, shifts_count = 3, row_blocks = 1, block_row_tiles = 2, k_tiles =
+      1, stage_steps = 4, shifts = 3, every_phase_has_every_shift = 0, padding = 1, shifts_lowest = -1, taps = 4,
+      prepared_channel_tiles = 1, steps = 1, shift_groups = 1, pipeline_k_tile_shifts = 3, weight_stages = 1,
+      shift_bytes = 4096, weight_stage_bytes = 12288, row_places = 34, shifts_halo = 2, phases_known = 1, warps_high =
+      1, warps_wide = 2, pipeline_k_tile_steps = 4, step_bytes = 1280, input_stage_bytes = 5120, tile_bytes = 2048,
+      barrier_at = 32768, input_parts = 0, stored_at = 22528, subtile_bytes = 5120;
   static constexpr long long preparing_items = 512, weight_bytes = 12288, block_weight_bytes = 12288;
 };
 

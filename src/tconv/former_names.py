@@ -15,7 +15,7 @@ _ARGUMENTS = {"tail": "epilogue", "tail_inputs": "epilogue_inputs"}
 
 
 def takes_former_names(function: Callable[P, R]) -> Callable[P, R]:
-    """A function that takes ``epilogue`` and ``epilogue_inputs`` by name takes them as ``tail`` and ``tail_inputs``, too.
+    """A function with the arguments ``epilogue`` and ``epilogue_inputs`` takes ``tail`` and ``tail_inputs`` as well.
 
     Raises:
         TypeError: an argument is given by both names.

@@ -15,7 +15,7 @@ _OF_TYPES, _OF_ROWS, _OF_BOTH = "TCONV_MATRIX_PRODUCT", "TCONV_WARPGROUP_PRODUCT
 _LINE = re.compile(rf"^( *)({_OF_TYPES}|{_OF_ROWS}|{_OF_BOTH})\((\w+), [^\n]*\)( *\\)?\n", re.MULTILINE)
 #: Eight rows have a register: macros by how often eight of those, each made of a smaller one.
 _ROWS_OF_OCTET = 16
-_REGISTERS = re.compile(r"^#define (TCONV_(?:NUMBERS|SUMS)_\d+) ((?:.*\\\n)*.*)\n", re.MULTILINE)
+_REGISTERS = re.compile(r"^#define (TCONV_(?:NUMBERS|ACCUMULATORS)_\d+) ((?:.*\\\n)*.*)\n", re.MULTILINE)
 _MACRO = re.compile(r"^#define (\w+)\(([^)]*)\) *((?:[^\n]*\\\n)*[^\n]*)\n", re.MULTILINE)
 _CALL = re.compile(r"^ *(TCONV_\w+)\(([^\n]*)\)\n", re.MULTILINE)
 #: So many products are written out; more are shorter as calls of macros.
@@ -37,7 +37,7 @@ def listed(text: str, kernels: Sequence[Kernel[Any]]) -> str:
     text = _LINE.sub(needed, text)
     text = re.sub(r" *\\\n(?=TCONV|#undef)", "\n", text)  # a macro's last line went
     macros = {match[1]: match[0] for match in _REGISTERS.finditer(text)}
-    names = {f"TCONV_{kind}_{count // _ROWS_OF_OCTET}" for kind in ("NUMBERS", "SUMS") for count in rows}
+    names = {f"TCONV_{kind}_{count // _ROWS_OF_OCTET}" for kind in ("NUMBERS", "ACCUMULATORS") for count in rows}
     used: set[str] = set()
     while names - used:
         used |= names
@@ -57,7 +57,7 @@ def _written_out(text: str) -> str:
         _, parameters, body = macros[call[1]].groups()
         arguments = re.split(r", (?=(?:[^\"]*\"[^\"]*\")*[^\"]*$)", call[2])
         body = _with_arguments(body, dict(zip(parameters.split(", "), arguments, strict=True)))
-        while (more := re.sub(r"\bTCONV_(?:NUMBERS|SUMS)_\d+\b", lambda piece: pieces[piece[0]], body)) != body:
+        while (more := re.sub(r"\bTCONV_(?:NUMBERS|ACCUMULATORS)_\d+\b", lambda piece: pieces[piece[0]], body)) != body:
             body = more
         return _STRINGS.sub(_joined, _CALL.sub(written, body))
 

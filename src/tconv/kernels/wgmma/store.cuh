@@ -135,14 +135,14 @@ struct WgmmaStore {
     static constexpr bool whole = Shape::whole_channels && Shape::staged_channels % channel_lanes == 0;
   };
 
-  // What the program reads for the items of a subtile is loaded before they are staged, so that loads do not wait for a
+  // What the program reads for the items of a subtile, loaded before they are staged, so that loads do not wait for a
   // barrier: for all steps, or for none where a thread has several items, or more outputs than there are registers for.
   template <int width>
-  static TCONV_CONSTANT int steps_ahead() {
-    return Items<width>::count <= 128 && Items<width>::steps * width <= 32 ? Items<width>::steps : 0;
-  }
-  template <int width>
-  using Ahead = Values<width>[steps_ahead<width>() + 1];  // one more: arrays have places
+  struct Ahead {
+    static constexpr int steps =
+        Items<width>::count <= 128 && Items<width>::steps * width <= 32 ? Items<width>::steps : 0;
+    Values<width> read[steps + 1];  // one more: arrays have places
+  };
 
   // Of the channels of a subtile, how many there are from its first one on.
   TCONV_DEVICE int staged_channels(const Subtile& subtile) const {
@@ -168,9 +168,9 @@ struct WgmmaStore {
     Element* to;
     const bool inside = find_item<width>(subtile, thread % lanes, to);
 #pragma unroll
-    for (int step = 0; step < steps_ahead<width>(); ++step) {
+    for (int step = 0; step < Ahead<width>::steps; ++step) {
       const bool present = Items<width>::whole || thread / lanes + step * channel_lanes < channels;
-      ahead[step] = fetch<width>(to + step * channel_lanes * plane(), inside && present);
+      ahead.read[step] = fetch<width>(to + step * channel_lanes * plane(), inside && present);
     }
   }
 
@@ -198,7 +198,7 @@ struct WgmmaStore {
           load_shared(from + channel * Shape::staged_pitch, values);
           if (has_epilogue)
             finish(values, epilogue.of(present ? block_channel + first_channel + channel : 0),
-                   Layer::has_program && steps_ahead<width>() ? ahead[(step + i) % (steps_ahead<width>() + 1)]
+                   Layer::has_program && Ahead<width>::steps > 0 ? ahead.read[(step + i) % (Ahead<width>::steps + 1)]
                                                              : fetch<width>(to + i * pitch, present));
           outputs[i] = rounded(values);
         }
@@ -217,7 +217,7 @@ struct WgmmaStore {
 #pragma unroll(Layer::has_program ? 1 : subtiles)
     for (int number = 0; number < subtiles; ++number) {
       Ahead<width> ahead;
-      if (Layer::has_program && steps_ahead<width>()) read_ahead(subtile_of(number), ahead);
+      if (Layer::has_program && Ahead<width>::steps) read_ahead(subtile_of(number), ahead);
       meet<128>(1 + warp / 4);  // nobody reads what is staged any more
       if (Layer::has_program) {
 #pragma unroll
