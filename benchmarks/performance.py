@@ -1,4 +1,4 @@
-"""The generated parts of docs/performance.md and docs/hopper.md."""
+"""The generated parts of docs/performance.md and docs/notes/hopper.md."""
 
 from __future__ import annotations
 

@@ -182,7 +182,7 @@ def targets() -> dict[Path, str]:
             training_body({name: load(file) for name, file in TRAINING.items()}),
             fused_body({name: load(file) for name, file in FUSED.items()}),
         ],
-        "docs/hopper.md": [hopper_body(load("hopper")), every_layer_body(load("layers-h100"))],
+        "docs/notes/hopper.md": [hopper_body(load("hopper")), every_layer_body(load("layers-h100"))],
     }
     return {ROOT / name: replaced((ROOT / name).read_text(encoding="utf-8"), *parts) for name, parts in bodies.items()}
 
