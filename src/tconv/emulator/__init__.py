@@ -2,7 +2,7 @@
 
 For tests, and for saying something true on a machine without a GPU. `run` executes launches of a CUDA
 translation unit on CPU tensors, plainly or under AddressSanitizer or ThreadSanitizer, in several orders
-of the threads. See docs/notes/emulator.md.
+of the threads. See docs/kernels.md.
 """
 
 from tconv.emulator.errors import EmulatorError, Kind
