@@ -1,4 +1,4 @@
-"""The generated parts of docs/performance.md and docs/notes/hopper.md."""
+"""The generated parts of docs/notes/measurements.md and docs/notes/hopper.md; `summaries` has the others."""
 
 from __future__ import annotations
 
@@ -127,11 +127,11 @@ def dense_cells(formats: dict[str, Results]) -> list[str]:
 
 
 #: Models whose layer and all of its epilogue are one kernel.
-_WHOLLY_FUSED = ("clamp_scale", "mish_hardtanh", "residual_3d", "gelu", "clamp_3d")
+WHOLLY_FUSED = ("clamp_scale", "mish_hardtanh", "residual_3d", "gelu", "clamp_3d")
 
 
 def fused_body(measured: dict[str, Results | None]) -> str:
-    """What stands between the markers of docs/fusing.md: whole models in each type and format that was measured."""
+    """Whole models with epilogues, in each type and format that was measured."""
     parts = [f"{_fused(name, results)}" for name, results in measured.items() if results]
     return "\n".join(parts) or NOTHING
 
@@ -149,9 +149,9 @@ def _fused(name: str, results: Results) -> str:
         taken += [layer.get("file_ms"), layer.get("file_compiled_ms")] * has_files + [layer["layer_ms"]]
         equal = "" if layer["equal"] else " (not equal)"
         rows.append([f"`{model}`{equal}", *map(milliseconds, taken), factor(of_compile), factor(of_eager)])
-    wholly = [times(layers[model]) for model in _WHOLLY_FUSED if model in layers]
+    wholly = [times(layers[model]) for model in WHOLLY_FUSED if model in layers]
     means = [geometric_mean(column) for column in zip(*wholly, strict=True)] if wholly else []
-    words = f"Those of which all is one kernel, {', '.join(f'`{model}`' for model in _WHOLLY_FUSED)}: "
+    words = f"Those of which all is one kernel, {', '.join(f'`{model}`' for model in WHOLLY_FUSED)}: "
     head = [
         "model",
         "eager ms",
@@ -222,7 +222,7 @@ def training_text(name: str, training: Results) -> str:
 
 
 def search_body(search: Results | None) -> str:
-    """What stands between the markers of docs/command-line.md: what the search gains."""
+    """What the search of `tconv optimize` gains."""
     if not search:
         return NOTHING
     gains = sorted((layer["first_ms"] / layer["best_ms"] for layer in search["layers"].values()), reverse=True)
@@ -243,5 +243,5 @@ def growth_body(growth: Results | None) -> str:
     equal = [result["equal"] for result in growth["layers"].values()]
     return (
         f"On {machine(growth['environment'])}; {sum(equal)} of these {len(equal)} layers are equal:\n\n"
-        f"![Time by batch, size and channels]({PLOTS['growth'][0].name})\n"
+        f"![Time by batch, size and channels](../{PLOTS['growth'][0].name})\n"
     )

@@ -24,6 +24,7 @@ from performance import (
 )
 from plot import PLOTS, digest
 from results import EXAMPLES, KINDS, ROOT, VARIANTS, Results, cases, geometric_mean, kind, load, machine, speedup
+from summaries import fused_means_body, means_body, slower_body, training_means_body
 from texts import NOTHING, factor, milliseconds, table
 
 #: Types and formats of benchmarks/fused.py, and the names of their results.
@@ -167,20 +168,23 @@ def replaced(text: str, *bodies: str) -> str:
 
 def targets() -> dict[Path, str]:
     """Every text with a generated part, as it should be."""
-    written, layers = load("written"), load("layers")
+    written, layers, dense = load("written"), load("layers"), load("dense")
+    variants = {variant: load(f"layers-{variant}") for variant in VARIANTS}
+    fused = {name: load(file) for name, file in FUSED.items()}
+    trainings = {name: load(file) for name, file in TRAINING.items()}
     bodies = {
         "README.md": [readme_body(written, layers)],
         "examples/README.md": [examples_body(written)],
-        "docs/command-line.md": [search_body(load("search"))],
-        "docs/performance.md": [
+        "docs/performance.md": [means_body(layers, variants, dense), slower_body(layers, variants, dense, written)],
+        "docs/fusing.md": [f"{fused_means_body(fused)}\n{training_means_body(trainings)}"],
+        "docs/notes/measurements.md": [
             written_body(written),
-            variants_body({variant: load(f"layers-{variant}") for variant in VARIANTS}),
-            dense_body(load("dense")),
+            variants_body(variants),
+            dense_body(dense),
             growth_body(load("growth")),
-        ],
-        "docs/fusing.md": [
-            training_body({name: load(file) for name, file in TRAINING.items()}),
-            fused_body({name: load(file) for name, file in FUSED.items()}),
+            fused_body(fused),
+            training_body(trainings),
+            search_body(load("search")),
         ],
         "docs/notes/hopper.md": [hopper_body(load("hopper")), every_layer_body(load("layers-h100"))],
     }
