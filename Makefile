@@ -4,6 +4,7 @@
 # make test-all  all tests: before a change of kernels, planner or emulator is done, each night, before a release
 # make test-gpu  the tests that need a GPU, counted in benchmarks/results/gpu_tests.json
 # make bench     the documents' tables and plots, on a machine with a GPU
+# make docs      the API reference, from docstrings, in build/docs
 # make fuzz      10,000 random problems against float64, on the GPU where there is one, else in the emulator
 #
 # PYTHON  the interpreter to start from (3.10 or newer)
@@ -28,7 +29,7 @@ SETUP := PYTHON="$(PYTHON)" ASKED_PYTHON="$(ASKED_PYTHON)" VENV="$(VENV)" TORCH=
 # Tools that wheels bring (ninja) are found by those who look on PATH.
 export PATH := $(abspath $(bin)):$(PATH)
 
-.PHONY: demo test test-all test-gpu lint bench compat fuzz clean help
+.PHONY: demo test test-all test-gpu lint bench compat docs fuzz clean help
 
 help:
 	@sed -n '/^$$/q; s/^# \{0,1\}//p' Makefile
@@ -53,6 +54,9 @@ lint: $(TEST_STAMP)
 
 compat: $(TEST_STAMP)
 	$(bin)/python -m pytest -n 2 -m compat
+
+docs: $(TEST_STAMP)
+	$(bin)/python -m pdoc --docformat google --output-directory build/docs tconv
 
 fuzz: $(TEST_STAMP)
 	$(bin)/python tests/fuzz/fuzz.py --problems 10000

@@ -1,14 +1,19 @@
-"""tconv: fast transposed convolutions for PyTorch.
+"""Fast transposed convolutions for PyTorch.
 
-Like torch's own, on CUDA kernels made for each layer; what they do not cover, or would slow down, runs as before::
+tconv has PyTorch's functions and modules for transposed convolutions, on CUDA kernels that are compiled for each layer.
+PyTorch's own operator runs the calls that have no kernel, and those that a kernel would slow down.
 
     layer = tconv.ConvTranspose2d(256, 128, 4, stride=2, padding=1).cuda()
     y = layer(x)                                            # as torch.nn.ConvTranspose2d
     y = tconv.conv_transpose2d(x, layer.weight, stride=2)   # as torch.nn.functional.conv_transpose2d
     print(tconv.explain(layer, x))                          # what runs, and why
-    model = tconv.optimize(model, freeze=True)              # its layers, in place; freeze: weights that stay
+    model = tconv.optimize(model, freeze=True)              # the layers of a model, in place, with weights that stay
+    compiled = torch.compile(model, backend="tconv")        # layers with the arithmetic that follows them
 
-``tconv optimize model.py`` rewrites a model file instead: see ``tconv --help``.
+The kernels take CUDA tensors of float32, float16, bfloat16 and float64. Shapes in this reference are in elements: N is
+the batch, D, H, W and L are depth, height, width and length. Times are in seconds and memory in bytes.
+
+The command line is another way in: ``tconv optimize model.py`` rewrites a model file; ``tconv --help`` has the rest.
 """
 
 from __future__ import annotations

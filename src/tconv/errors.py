@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 class TconvError(Exception):
-    """Base of the errors below."""
+    """The base of all errors that tconv itself raises."""
 
 
 class Trouble(TconvError):
@@ -18,12 +18,12 @@ class OutOfMemory(Trouble):
 
 
 class CompileError(TconvError):
-    """NVRTC refused a kernel: a bug in tconv, or an arch that this NVRTC does not know.
+    """NVRTC does not compile a kernel. That is a bug in tconv, or this NVRTC does not know the GPU's arch.
 
     Args:
-        message: what was compiled, for which arch, and where its source was saved.
+        message: says which kernel, for which arch, and where its source was saved.
         log: the compiler's own words.
-        source_path: the saved source, or None when it could not be saved.
+        source_path: the file with the source; None if it could not be saved.
     """
 
     def __init__(self, message: str, log: str = "", source_path: Path | None = None) -> None:
@@ -33,16 +33,16 @@ class CompileError(TconvError):
 
 
 class MissingToolchain(Trouble):
-    """A package that compiling or launching needs is absent or of the wrong CUDA major; the message has the remedy."""
+    """A package that compiles or launches kernels is absent, or is for another CUDA. The message has the remedy."""
 
 
 class NotWarmedUp(TconvError):
-    """A CUDA graph is being captured and the kernel is not loaded yet; the message says what to call before."""
+    """A CUDA graph is being captured, and the kernel is not loaded yet. The message says what to call before."""
 
 
 class InvalidProgram(TconvError, ValueError):
-    """Arithmetic that the pointwise language does not have; the message says what was got, and what is allowed."""
+    """An epilogue has an operation that no kernel computes. The message names it, and says what is allowed."""
 
 
 class Unsupported(TconvError):
-    """A kernel family was insisted on that cannot run this problem; the message says why."""
+    """The kernel family that was asked for, by ``family=``, cannot run this call. The message says why."""

@@ -26,18 +26,18 @@ from tconv.weights import is_kept
 
 @dataclass(frozen=True)
 class Explanation:
-    """What runs a call; ``str()`` of it is for people.
+    """The answer of `explain` for one call. ``str()`` of it is a text for people.
 
     Args:
         runs: "tconv", or "pytorch" for PyTorch's own operator.
-        reason: why.
-        problem: what is computed; None where the arguments describe no transposed convolution.
-        plan: kernel, tile, grid and shared memory, if tconv runs.
-        gpu: the one asked about, or the one under the tensors.
-        conversions: copies around the kernel.
-        floor_seconds: roofline bound on `gpu`, or None where nobody measured that.
-        frozen: the layer's weights are prepared once, for all calls that ask for no gradient of them.
-        apart: why the layer's epilogue runs by itself; empty where it runs in the kernel, or there is none.
+        reason: why that one, in words.
+        problem: the layer and its sizes; None if the arguments describe no transposed convolution.
+        plan: the kernel, its tile, its grid and its shared memory in bytes; None if PyTorch runs.
+        gpu: the GPU that was asked about, or the one that holds the tensors; None if the call did not get that far.
+        conversions: the copies before and after the kernel, in words.
+        floor_seconds: the seconds that no kernel on `gpu` can beat; None if nobody measured the GPU.
+        frozen: whether the layer's weights are prepared once, for all calls that ask for no gradient of them.
+        apart: why the epilogue runs outside the kernel; empty if it runs inside, or if there is none.
     """
 
     runs: Literal["tconv", "pytorch"]
@@ -52,7 +52,7 @@ class Explanation:
 
     @property
     def saved_bytes(self) -> int:
-        """What a pass of its own would move, and the program in the kernel does not: the result, read and written."""
+        """Bytes of memory traffic that the epilogue in the kernel saves: the result, written and read once more."""
         layer = None if self.problem is None else self.problem.layer
         if self.plan is None or self.problem is None or layer is None or not layer.epilogue:
             return 0
@@ -90,11 +90,11 @@ class Explanation:
 
 @dataclass(frozen=True)
 class ModelExplanation:
-    """What runs the transposed convolutions of a model; ``str()`` of it is a table for people.
+    """The answer of `explain` for a model. ``str()`` of it is a table for people.
 
     Args:
-        calls: each by the name of its module, in the order in which a forward pass makes them.
-        not_called: names of those that it does not call.
+        calls: the name of a module and the answer for its call, in the order of the calls in a forward pass.
+        not_called: the names of the transposed convolutions that a forward pass does not call.
     """
 
     calls: tuple[tuple[str, Explanation], ...]
@@ -130,21 +130,25 @@ def explain(
 def explain(
     target: Tensor | torch.nn.Module, *args: Any, gpu: Gpu | None = None, family: str | None = None, **kwargs: Any
 ) -> Explanation | ModelExplanation:
-    """Explains the call ``module(input, output_size=None)`` or ``conv_transposeNd(input, weight, …)``; or a model's.
+    """Says what would run a call, tconv's kernel or PyTorch's operator, and why. A layer's call is not made.
 
-    ::
+    The call is ``module(input, output_size=None)``, ``conv_transposeNd(input, weight, …)``, or a whole model's:
 
         print(tconv.explain(layer, x))
         print(tconv.explain(x, weight, stride=2, gpu=tconv.Gpu.h200()))
         print(tconv.explain(model, *inputs))
 
     Args:
-        target: a transposed convolution module, followed by what it is called with, or the input, followed by the other
-            arguments of `tconv.conv_transpose2d`; how many spatial axes there are is read from the weight. Or a model,
-            followed by what it is called with: it runs once, as it is, without gradients.
-        gpu: asks what would run on this GPU. The tensors then only say shapes, strides and dtypes; "meta" will do.
-        family: insists on a kernel family.
+        target: one of three. A transposed convolution module; its arguments follow. The input; the other arguments of
+            `conv_transpose2d` follow, or of its like for one or three axes, by the axes of the weight. A model; its
+            arguments follow, and it runs once, as it is, without gradients.
+        gpu: the GPU to ask about; by default the one that holds the tensors. With `gpu`, tensors only give shapes,
+            strides and dtypes: they may lie on any device, "meta" as well.
+        family: the kernel family to ask about, "direct", "mma" or "wgmma"; by default the one that would run.
         epilogue, epilogue_inputs: of a call of `tconv.conv_transpose2d` and its like, among its arguments.
+
+    Returns:
+        An `Explanation` of the layer's call; of a model a `ModelExplanation`.
 
     Raises:
         InvalidProgram: the epilogue is none that a kernel can compute; the message names the operation.

@@ -1,8 +1,8 @@
 """Transposed convolutions as functions, with the signatures of `torch.nn.functional`.
 
-Where PyTorch may round the factors of float32 products to TF32 (`torch.backends.cudnn.allow_tf32`), kernels on tensor
-cores do so, also for layers for which cuDNN has no engine that does. Calls on which PyTorch's operator was measured or
-is predicted to be faster go to it: `tconv.explain` says so, and TCONV_INSIST=1 turns that off.
+Kernels on tensor cores round the factors of float32 products to TF32 where `torch.backends.cudnn.allow_tf32` permits
+it, also for layers for which cuDNN has no engine that rounds. PyTorch's operator runs the calls on which it was
+measured or is predicted to be faster: `tconv.explain` says so, and TCONV_INSIST=1 turns that off.
 """
 
 from __future__ import annotations
@@ -31,26 +31,27 @@ def conv_transpose1d(
     epilogue_inputs: Sequence[Tensor] = (),
     out: Tensor | None = None,
 ) -> Tensor:
-    """Transposed convolution over one spatial axis.
+    """Transposed convolution over one spatial axis, with gradients.
 
     Args:
         input: (N, in_channels, L), or (in_channels, L).
         weight: (in_channels, out_channels / groups, kernel).
         bias: (out_channels,), or None.
+        stride, padding, output_padding, groups, dilation: PyTorch's, in elements; a number, or one for each axis.
         epilogue: what is computed of each result, in the same kernel where tconv runs the layer.
         epilogue_inputs: what the epilogue takes beside the result; each broadcasts to it.
-        out: where the result goes, of its shape, dtype and device; it shares no memory with other tensors of the call.
-            A kernel writes there at once where this is a slice of the channels of a contiguous or channels_last tensor;
-            else the result is copied.
+        out: a tensor of the result's shape, dtype and device, which gets the result. It shares no memory with other
+            tensors of the call. A kernel writes there directly if `out` is a slice of the channels of a contiguous or
+            channels_last tensor; otherwise the result is copied there.
 
     Returns:
         (N, out_channels, L_out), with L_out = (L - 1)*stride - 2*padding + dilation*(kernel - 1) + output_padding + 1;
         without N if the input has none.
 
     Raises:
-        RuntimeError: PyTorch's own, for arguments that its operator refuses; a gradient is asked for, and `out` given.
+        RuntimeError: PyTorch's operator refuses the arguments, or `out` is given where a gradient is asked for.
         ValueError: `out` has another shape, dtype or device than the result.
-        NotWarmedUp: the kernel is not loaded and a CUDA graph is being captured.
+        NotWarmedUp: a CUDA graph is being captured, and the kernel is not loaded yet.
         CompileError, MissingToolchain: the kernel cannot be built on this machine.
         InvalidProgram: the epilogue is none that a kernel can compute; the message names the operation.
 
@@ -84,12 +85,13 @@ def conv_transpose2d(
     epilogue_inputs: Sequence[Tensor] = (),
     out: Tensor | None = None,
 ) -> Tensor:
-    """Transposed convolution over two spatial axes.
+    """Transposed convolution over two spatial axes, with gradients.
 
     Args:
         input: (N, in_channels, H, W), or (in_channels, H, W); contiguous or channels_last.
         weight: (in_channels, out_channels / groups, kernel_h, kernel_w).
         bias: (out_channels,), or None.
+        stride, padding, output_padding, groups, dilation: as of `conv_transpose1d`.
         epilogue, epilogue_inputs, out: as of `conv_transpose1d`.
 
     Returns:
@@ -129,12 +131,13 @@ def conv_transpose3d(
     epilogue_inputs: Sequence[Tensor] = (),
     out: Tensor | None = None,
 ) -> Tensor:
-    """Transposed convolution over three spatial axes.
+    """Transposed convolution over three spatial axes, with gradients.
 
     Args:
         input: (N, in_channels, D, H, W), or (in_channels, D, H, W); contiguous or channels_last_3d.
         weight: (in_channels, out_channels / groups, kernel_d, kernel_h, kernel_w).
         bias: (out_channels,), or None.
+        stride, padding, output_padding, groups, dilation: as of `conv_transpose1d`.
         epilogue, epilogue_inputs, out: as of `conv_transpose1d`.
 
     Returns:

@@ -26,7 +26,10 @@ class Layer(torch.nn.modules.conv._ConvTransposeNd):
     _torchs_forward: Callable[..., Tensor]
 
     def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
-        """As torch's layer of the same name."""
+        """The transposed convolution of `input`; `output_size` chooses among the sizes that a stride leaves open.
+
+        Both, and the result's shape, are as of torch's layer of the same name.
+        """
         if _jit.is_scripting():  # TorchScript compiles this branch alone
             return self._torchs_forward(input, output_size)
         else:
@@ -59,19 +62,46 @@ def _for_scripts(kind: type[torch.nn.Module]) -> Callable[..., Tensor]:
 
 
 class ConvTranspose1d(Layer, torch.nn.ConvTranspose1d):
-    """Equivalent to: ``torch.nn.ConvTranspose1d``, with the same arguments."""
+    """A layer that computes `conv_transpose1d` with its own weight and bias.
+
+    Constructor, parameters, ``state_dict`` and hooks are torch's. The input is (N, in_channels, L) or
+    (in_channels, L); the result has out_channels and the sizes of `conv_transpose1d`'s formula, axis by axis.
+
+    Raises:
+        As `conv_transpose1d`; ValueError: ``output_size`` cannot be reached.
+
+    Equivalent to: ``torch.nn.ConvTranspose1d``, with the same arguments.
+    """
 
     _torchs_forward = _for_scripts(torch.nn.ConvTranspose1d)
 
 
 class ConvTranspose2d(Layer, torch.nn.ConvTranspose2d):
-    """Equivalent to: ``torch.nn.ConvTranspose2d``, with the same arguments."""
+    """A layer that computes `conv_transpose2d` with its own weight and bias.
+
+    Constructor, parameters, ``state_dict`` and hooks are torch's. The input is (N, in_channels, H, W) or
+    (in_channels, H, W); the result has out_channels and the sizes of `conv_transpose1d`'s formula, axis by axis.
+
+    Raises:
+        As `conv_transpose1d`; ValueError: ``output_size`` cannot be reached.
+
+    Equivalent to: ``torch.nn.ConvTranspose2d``, with the same arguments.
+    """
 
     _torchs_forward = _for_scripts(torch.nn.ConvTranspose2d)
 
 
 class ConvTranspose3d(Layer, torch.nn.ConvTranspose3d):
-    """Equivalent to: ``torch.nn.ConvTranspose3d``, with the same arguments."""
+    """A layer that computes `conv_transpose3d` with its own weight and bias.
+
+    Constructor, parameters, ``state_dict`` and hooks are torch's. The input is (N, in_channels, D, H, W) or
+    (in_channels, D, H, W); the result has out_channels and the sizes of `conv_transpose1d`'s formula, axis by axis.
+
+    Raises:
+        As `conv_transpose1d`; ValueError: ``output_size`` cannot be reached.
+
+    Equivalent to: ``torch.nn.ConvTranspose3d``, with the same arguments.
+    """
 
     _torchs_forward = _for_scripts(torch.nn.ConvTranspose3d)
 

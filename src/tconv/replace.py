@@ -29,47 +29,49 @@ Model = TypeVar("Model", bound=torch.nn.Module)
 
 
 def optimize(model: Model, *, freeze: bool = False) -> Model:
-    """Makes every transposed convolution in `model` tconv's, in place; `restore` makes them torch's again.
-
-    Calls on which PyTorch's operator was measured or is predicted to be faster go to it all the same: `explain` says
-    so, and the environment variable TCONV_INSIST turns that off.
-
-    ::
+    """Makes every transposed convolution in `model` a layer of tconv, in place. `restore` undoes that.
 
         model = tconv.optimize(model.eval(), freeze=True)
         with torch.no_grad():
             y = model(x)
 
-    Parameters, hooks, names and ``state_dict`` stay. Parametrized layers (`torch.nn.utils.parametrizations`) are taken
-    with their parametrizations, and stay tconv's when those are removed. Subclasses are taken that have torch's own
-    ``forward``. What is taken and what is left, and why, is logged at INFO; ``tconv.explain(model, *inputs)`` says it,
-    too.
+    A layer stays the object that it is, with its parameters, hooks, name and ``state_dict``; its class changes.
+    PyTorch's operator still runs the calls on which it was measured or is predicted to be faster: `explain` says so,
+    and the environment variable TCONV_INSIST turns that off.
 
-    **Frozen weights.** Kernels on tensor cores take the weights in an order of their own, into which they are loaded
-    before each call. Where they are frozen, the first call keeps them in that order, and later calls launch one kernel
-    instead of two. (Other kernels take weights as they are, frozen or not.) You promise that nobody writes the weights
-    in place: an optimizer's step, ``weight.data.add_``, ``weight.copy_`` and `torch.nn.init` are not seen, and later
-    results are those of the old weights, without an error. Calling ``optimize(model, freeze=True)`` again takes the
-    weights as they are then; ``optimize(model)`` and `restore` end it.
+    - tconv takes layers of torch's three classes, and of subclasses that keep torch's ``forward``.
+    - It takes parametrized layers (`torch.nn.utils.parametrizations`), which stay tconv's when the parametrizations are
+      removed.
+    - It leaves all others. The log lists at level INFO what it takes, and what it leaves and why; so does
+      ``tconv.explain(model, *inputs)``.
 
-    What is seen, so that results follow: ``load_state_dict``; ``to``, ``half``, ``cuda`` and the like; another
-    Parameter, or another tensor as ``weight.data``. A copy or a pickle of a frozen model is frozen and prepares for
-    itself. A call that asks for a gradient of the weights takes them as they are, since whoever trains writes them, and
-    the next one that does not prepares them anew: so call under `torch.no_grad`. Neither ``train()`` nor ``eval()``
-    changes anything.
+    **Frozen weights.** Most kernels on tensor cores read the weights in an order of their own, and a small kernel
+    reorders them before each call. With `freeze` the first call keeps the reordered weights, and later calls launch one
+    kernel instead of two. Other kernels read weights as they are, frozen or not.
 
-    - What is kept takes as much memory on the GPU as the weights, twice that in exact float32, and more where a tile is
-      wider than the layer. It is kept for each kernel that runs a layer: other sizes or types may load another one.
-    - The call that prepares waits for the GPU. From then on any stream and any thread may use what it prepared.
-    - A CUDA graph uses what was kept before its capture: make one such call first, or it prepares in each replay. It
-      reads that memory in each replay, so the layers must stay frozen, and where they are, while it is used. Weights
-      that are loaded later show in its replays after the next such call outside of it.
-    - Weights are prepared on each call, as without `freeze`, where a compiler traces the model, and where they are no
-      parameters but computed on each call (weight norm). Such a layer is frozen from then on that its parametrizations
-      are removed.
-    - Autocast still casts the weights on each call; ``model.half()`` or ``model.bfloat16()`` saves that, too.
+    You promise that nobody writes the weights in place. tconv does not see an optimizer's step, ``weight.data.add_``,
+    ``weight.copy_`` or `torch.nn.init`: later results are those of the old weights, without an error. Call
+    ``optimize(model, freeze=True)`` again to take the weights as they are then. ``optimize(model)`` and `restore` end
+    the freeze.
+
+    Results follow these changes: ``load_state_dict``; ``to``, ``half``, ``cuda`` and the like; another Parameter;
+    another tensor as ``weight.data``. A copy or a pickle of a frozen model is frozen, and prepares its own weights.
+    ``train()`` and ``eval()`` change nothing. A call that asks for a gradient of the weights reads them as they are,
+    since training writes them; the next call without one prepares them anew. So call the model under `torch.no_grad`.
+
+    - **Memory.** The kept weights take as many bytes on the GPU as the weights, twice as many in exact float32, and
+      more where a tile is wider than the layer. Each kernel that runs a layer keeps its own: another size or type may
+      take another kernel.
+    - **Streams.** The call that prepares waits for the GPU. After it any stream and any thread may use the weights.
+    - **CUDA graphs.** Make one call before the capture, or each replay prepares the weights. Replays read the kept
+      weights, so the layers must stay frozen and on their device. Weights that are loaded later show in replays after
+      the next call outside the graph.
+    - **Not kept.** Weights are prepared in each call where a compiler traces the model, and where they are computed in
+      each call, as by weight norm. Such a layer is frozen as soon as its parametrizations are removed.
+    - **Autocast** still casts the weights in each call. ``model.half()`` or ``model.bfloat16()`` saves that.
 
     Args:
+        model: the model, or a single layer.
         freeze: whether the weights of all tconv's layers in `model` are frozen from now on.
 
     Returns:
@@ -114,9 +116,13 @@ def why_left(module: torch.nn.modules.conv._ConvTransposeNd) -> str | None:
 
 
 def restore(model: Model) -> Model:
-    """Makes every layer of tconv's in `model` torch's, in place, also those that were tconv's from the start.
+    """Makes every layer of tconv in `model` a layer of torch, in place, and ends the freeze of its weights.
 
-    Subclasses of tconv's layers that somebody else wrote stay, and thaw.
+    Layers that were built as tconv's become torch's as well. A subclass of tconv's layers that somebody else wrote
+    keeps its class.
+
+    Args:
+        model: the model, or a single layer.
 
     Returns:
         `model`.

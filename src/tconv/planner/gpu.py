@@ -18,13 +18,15 @@ FIRST_WITH_TF32 = 80
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU: its limits, and its measured rates where somebody measured them.
+    """A GPU for the planner: its limits, and its rates where somebody measured them.
 
     Args:
+        name: as the driver gives it, ``"NVIDIA H200"``.
         arch: as compilers name it, ``"sm_90a"``.
-        shared_bytes_per_block: dynamic shared memory that a block may ask for.
-        bandwidth: bytes read plus written a second by a large copy, or None when unmeasured.
-        rates: operations a second (a multiply-add is two) of a large matrix product, by precision.
+        multiprocessors: how many it has.
+        shared_bytes_per_block: bytes of dynamic shared memory that a block may ask for.
+        bandwidth: bytes a second that a large copy reads and writes, both counted; None if nobody measured it.
+        rates: operations a second of a large matrix product, by precision; a multiply-add is two operations.
     """
 
     name: str
@@ -36,39 +38,39 @@ class Gpu:
 
     @property
     def capability(self) -> int:
-        """Its compute capability as one number: 90 for ``"sm_90a"``."""
+        """The compute capability as one number: 90 for ``"sm_90a"``."""
         return int("".join(filter(str.isdigit, self.arch)))
 
     @property
     def is_measured(self) -> bool:
-        """Whether somebody measured its rates, and how long layers take on it, with one version of cuDNN."""
+        """Whether somebody measured its rates, and PyTorch's layers on it, with one version of cuDNN."""
         return self.bandwidth is not None
 
     @property
     def copy_bandwidth(self) -> float:
-        """`bandwidth`, or what its multiprocessors let expect."""
+        """Bytes a second: `bandwidth`, or an estimate by the number of multiprocessors."""
         return self.bandwidth or _BANDWIDTH * self.multiprocessors
 
     def matrix_rate(self, precision: Precision) -> float:
-        """Of `rates`, or what so many multiprocessors of an H200 would do."""
+        """Operations a second: that of `rates`, or an estimate by the number of multiprocessors beside an H200's."""
         known = Gpu.h200()
         return self.rates.get(precision) or known.rates[precision] / known.multiprocessors * self.multiprocessors
 
     @classmethod
     def measured(cls, name: str) -> Gpu | None:
-        """The GPU of this name with its rates; None where nobody measured them (`benchmarks/rates.py` does)."""
+        """The GPU of this name with its rates; None if nobody measured them. `benchmarks/rates.py` measures a GPU."""
         return next((gpu for gpu in (cls.h200(), cls.h100()) if gpu.name == name), None)
 
     @classmethod
     def any_with_tensor_cores(cls) -> Gpu:
-        """What every GPU from compute capability 8.0 on has, with as many multiprocessors as an H200."""
+        """A GPU with the limits that all GPUs from compute capability 8.0 on share, and an H200's multiprocessors."""
         return cls("GPU of compute capability 8.0 or newer", "sm_80", cls.h200().multiprocessors, 99 * 1024)
 
     @classmethod
     def h200(cls) -> Gpu:
-        """One NVIDIA H200: rates of a device-to-device copy and of 8192x8192x8192 products through PyTorch.
+        """One NVIDIA H200. A device-to-device copy and products of 8192x8192 matrices in PyTorch gave its rates.
 
-        The fp64 rate is the vendor's figure; the others were measured.
+        The fp64 rate is the vendor's figure.
         """
         rates: dict[Precision, float] = {
             "fp32": 51e12,
@@ -82,7 +84,10 @@ class Gpu:
 
     @classmethod
     def h100(cls) -> Gpu:
-        """One NVIDIA H100 with 80 GB of HBM3, as `h200`: rates by `benchmarks/rates.py`, but for fp64."""
+        """One NVIDIA H100 with 80 GB of HBM3. `benchmarks/rates.py` measured its rates.
+
+        The fp64 rate is the vendor's figure.
+        """
         rates: dict[Precision, float] = {
             "fp32": 51.7e12,
             "tf32": 379e12,
