@@ -1,4 +1,4 @@
-"""The plots: what every layer takes beside its floor, and how time grows."""
+"""The plots: speed-ups of every layer, what it takes beside its floor, and how time grows."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from results import GROWTH_BASE, KINDS, ROOT, Results, cases, kind, machine
+from results import GROWTH_BASE, KINDS, ROOT, Results, cases, geometric_mean, kind, machine
+from texts import factor
 
 _COLOURS = ("#c4622d", "#2f6fb3", "#8a8a8a")
 #: Who is timed on each layer, and how that looks.
@@ -17,6 +18,9 @@ _SIDES: dict[str, dict[str, Any]] = {
     "PyTorch's best setting": {"color": _COLOURS[0], "marker": "o", "markersize": 4, "fillstyle": "none"},
     "tconv": {"color": _COLOURS[1], "marker": "o", "markersize": 4},
 }
+#: The line that joins the marks of one layer.
+_JOINED: dict[str, Any] = {"color": "#cccccc", "linewidth": 1, "zorder": 0}
+_ABOVE_RIGHT = {"horizontalalignment": "right", "verticalalignment": "bottom"}
 #: Empty columns between kinds of layers.
 _GAP = 2
 #: The panels of the plot of growth, and what is written below them.
@@ -33,6 +37,43 @@ def digest(results: Results) -> str:
     return hashlib.sha256(json.dumps(results, sort_keys=True).encode()).hexdigest()
 
 
+def draw_speedups(layers: Results, path: Path) -> None:
+    """A column a layer, by its speed-up over PyTorch's default, and that over PyTorch's best setting; as SVG."""
+    figure, axes = _pyplot().subplots(figsize=(8, 3.2), layout="constrained")
+    pairs = sorted(speedups(layers).values())
+    places = range(len(pairs))
+    for side, heights in zip(("PyTorch's default", "PyTorch's best setting"), zip(*pairs, strict=True), strict=True):
+        label = f"over {side}: {factor(geometric_mean(heights))} in the geometric mean"
+        axes.plot(places, heights, linestyle="", label=label, **_SIDES[side])
+    axes.vlines(places, [best for _, best in pairs], [default for default, _ in pairs], **_JOINED)
+    axes.axhline(1, color="#444444", linewidth=1)
+    axes.text(0.99, 1, "as fast as PyTorch", transform=axes.get_yaxis_transform(), **_ABOVE_RIGHT)
+    axes.set_yscale("log")
+    axes.set_yticks([0.5, 1, 2, 5, 10, 20])
+    axes.minorticks_off()
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}x")
+    axes.set_ylabel("speed-up of tconv")
+    axes.set_xticks([])
+    axes.set_xlabel(f"{len(pairs)} layers, on {machine(layers['environment'])}")
+    axes.grid(axis="y", linewidth=0.3)
+    axes.legend(frameon=False, loc="upper left")
+    _save(figure, path, layers)
+
+
+def speedups(layers: Results) -> dict[str, tuple[float, float]]:
+    """Of each layer that was timed: PyTorch's default time over tconv's, and PyTorch's best time over tconv's."""
+    timed = {name: result for name, result in layers["layers"].items() if "tconv_ms" in result}
+    return {
+        name: (result["pytorch_ms"]["default"] / result["tconv_ms"], best_setting(result) / result["tconv_ms"])
+        for name, result in timed.items()
+    }
+
+
+def best_setting(result: Results) -> float:
+    """Milliseconds of a layer in PyTorch's fastest setting, the default included."""
+    return min(result["pytorch_ms"].values())
+
+
 def draw_layers(layers: Results, path: Path) -> None:
     """A column a layer, by kind and then by PyTorch's default: what each side takes, in times the floor; as SVG."""
     figure, axes = _pyplot().subplots(figsize=(8, 3.8), layout="constrained")
@@ -44,7 +85,7 @@ def draw_layers(layers: Results, path: Path) -> None:
         places = range(place, place + len(columns))
         for side, heights in zip(_SIDES, zip(*columns, strict=True), strict=True):
             axes.plot(places, heights, linestyle="", label=None if middles else side, **_SIDES[side])
-        axes.vlines(places, list(map(min, columns)), list(map(max, columns)), color="#cccccc", linewidth=1, zorder=0)
+        axes.vlines(places, list(map(min, columns)), list(map(max, columns)), **_JOINED)
         middles[each.replace(", ", ",\n")] = place + (len(columns) - 1) / 2
         place += len(columns) + _GAP
     axes.axhline(1, color="#444444", linestyle="--", linewidth=1)
@@ -65,8 +106,7 @@ def multiples(layers: Results) -> dict[str, tuple[float, ...]]:
     found = {}
     for name, result in layers["layers"].items():
         if "tconv_ms" in result and result["floor_ms"]:
-            theirs = result["pytorch_ms"]
-            times = (theirs["default"], min(theirs.values()), result["tconv_ms"])
+            times = (result["pytorch_ms"]["default"], best_setting(result), result["tconv_ms"])
             found[name] = tuple(milliseconds / result["floor_ms"] for milliseconds in times)
     return found
 
@@ -121,8 +161,16 @@ def _save(figure: Any, path: Path, results: Results) -> None:
     _pyplot().close(figure)
 
 
-#: By the name of the results that they show: where they are, and what draws them.
-PLOTS: dict[str, tuple[Path, Callable[[Results, Path], None]]] = {
-    "layers": (ROOT / "docs" / "layers.svg", draw_layers),
-    "growth": (ROOT / "docs" / "growth.svg", draw_growth),
+class Plot(NamedTuple):
+    """Where a plot is, what draws it, and the name of the results that it shows."""
+
+    path: Path
+    draw: Callable[[Results, Path], None]
+    results: str
+
+
+PLOTS = {
+    "speedups": Plot(ROOT / "docs" / "speedups.svg", draw_speedups, "layers"),
+    "layers": Plot(ROOT / "docs" / "layers.svg", draw_layers, "layers"),
+    "growth": Plot(ROOT / "docs" / "growth.svg", draw_growth, "growth"),
 }

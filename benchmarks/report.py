@@ -35,11 +35,16 @@ BEGIN = "<!-- benchmarks: written by benchmarks/report.py -->\n"
 END = "<!-- end of benchmarks -->\n"
 
 
-def readme_body(written: Results | None, layers: Results | None) -> str:
-    """What stands between the markers of README.md."""
-    parts = [models_text(written)] if written else []
-    if layers:
-        parts.append(layers_text(layers))
+def chart_body(layers: Results | None) -> str:
+    """What stands between the first markers of README.md."""
+    return f"![Speed-up of every layer]({PLOTS['speedups'].path.relative_to(ROOT)})\n" if layers else NOTHING
+
+
+def gains_body(written: Results | None, layers: Results | None) -> str:
+    """What stands between the second markers of README.md."""
+    parts = [layers_text(layers)] if layers else []
+    if written:
+        parts.append(models_text(written))
     return "\n".join(parts) or NOTHING
 
 
@@ -51,35 +56,58 @@ def timed_examples(written: Results) -> dict[str, Results]:
 
 def models_text(written: Results) -> str:
     """The models of examples/, one row each."""
-    rows, slower = [], []
+    rows = []
     for name, result in timed_examples(written).items():
         times = result["inference"]
-        best = min(filter(None, (times["best_setting"], times["compiled"])))
         rows.append(
             [
                 f"[{name}](examples/{name}.py)",
                 *(milliseconds(times[way]) for way in ("pytorch", "best_setting", "compiled")),
                 milliseconds(times["file"]) + disturbed(result),
                 f"**{factor(times['pytorch'] / times['file'])}**",
-                factor(best / times["file"]),
+                factor(best_of_pytorch(times) / times["file"]),
                 factor(called["pytorch"] / called["file"]) if (called := result["as_called"]) else "",
                 milliseconds(result["floor_ms"]),
                 "yes" if result["equal"] else "no",
             ]
         )
-        if best < times["file"]:
-            compiled = times["file_compiled"]
-            also = f", the file under `torch.compile` {milliseconds(compiled)}" if compiled else ""
-            slower.append(f"`{name}` {milliseconds(best)} ms{also}")
     heads = ["model", "PyTorch's default", "best setting", "`torch.compile`", "tconv's file", "over the default"]
     heads += ["over the best", "as called, over the default", "floor", "equal"]
     return (
-        f"Models rewritten by `tconv optimize` and built by `load_inline`, on {machine(written['environment'])}. "
+        f"**Models** rewritten by `tconv optimize` and built by `load_inline`, on {machine(written['environment'])}. "
         "Milliseconds of a whole forward pass in inference; the floor is that of its transposed convolutions:\n\n"
         + table(heads, rows)
-        + (f"\nFaster otherwise: {'; '.join(slower)}.\n" if slower else "")
+        + faster_otherwise(written)
         + marked(written)
     )
+
+
+def best_of_pytorch(times: Results) -> float:
+    """Milliseconds of `Model` in its fastest other way: another setting, or `torch.compile`."""
+    return min(filter(None, (times["best_setting"], times["compiled"])))
+
+
+def faster_otherwise(written: Results) -> str:
+    """The models that PyTorch runs faster than tconv's file, and what to do there."""
+    rows = []
+    for name, result in timed_examples(written).items():
+        times, called = result["inference"], result["as_called"]
+        if best_of_pytorch(times) < times["file"]:
+            ways = [times, called] if called else [times]
+            rows.append([f"`{name}`", *(milliseconds(value) for way in ways for value in of_compiling(way))])
+    if not rows:
+        return ""
+    heads = ["PyTorch's best", "the file compiled"]
+    return (
+        "\nWhere PyTorch's best is faster than the file, most of the time passes between the transposed convolutions. "
+        "Compile the file there, `torch.compile(ModelNew(...))`:\n\n"
+        + table(["model", *heads, *(f"as called: {head}" for head in heads)], rows)
+    )
+
+
+def of_compiling(times: Results) -> tuple[float, float | None]:
+    """Milliseconds of PyTorch's best, and of tconv's file under `torch.compile`."""
+    return best_of_pytorch(times), times["file_compiled"]
 
 
 def marked(written: Results) -> str:
@@ -97,7 +125,7 @@ def disturbed(result: Results) -> str:
 
 
 def layers_text(layers: Results) -> str:
-    """Single layers by kind, and the plot."""
+    """Single layers by kind, and where the plot of their floors is."""
     known, measured = cases(), layers["layers"]
     rows = []
     for name in (*KINDS, "all"):
@@ -121,12 +149,12 @@ def layers_text(layers: Results) -> str:
     left = [name for name, result in measured.items() if "tconv_ms" in result and result["left_to_pytorch"]]
     named = ", ".join(f"`{name}` ({factor(speedup(measured[name]))})" for name in left)
     return (
-        f"{len(measured)} of the {len(known)} layers of `benchmarks/cases.json`, taken from named models, through the "
-        f"library, on {machine(layers['environment'])}, beside PyTorch's default. The times are those of tconv's own "
-        "kernels, the means geometric:\n\n"
+        f"**Layers.** {len(measured)} of the {len(known)} layers of `benchmarks/cases.json`, taken from named models, "
+        f"through the library, on {machine(layers['environment'])}, beside PyTorch's default. The times are those of "
+        "tconv's own kernels, the means geometric "
+        f"([each layer over its floor]({PLOTS['layers'].path.relative_to(ROOT)})):\n\n"
         + table(head, rows)
         + (f"\nPredicted to be faster in PyTorch, so that the library hands it over: {named}.\n" if left else "")
-        + f"\n![What every layer takes, as a multiple of its floor]({PLOTS['layers'][0].relative_to(ROOT)})\n"
     )
 
 
@@ -173,7 +201,7 @@ def targets() -> dict[Path, str]:
     fused = {name: load(file) for name, file in FUSED.items()}
     trainings = {name: load(file) for name, file in TRAINING.items()}
     bodies = {
-        "README.md": [readme_body(written, layers)],
+        "README.md": [chart_body(layers), gains_body(written, layers)],
         "examples/README.md": [examples_body(written)],
         "docs/performance.md": [means_body(layers, variants, dense), slower_body(layers, variants, dense, written)],
         "docs/fusing.md": [f"{fused_means_body(fused)}\n{training_means_body(trainings)}"],
@@ -194,10 +222,10 @@ def targets() -> dict[Path, str]:
 def stale() -> list[str]:
     """The files that do not say what the results say."""
     wrong = [path for path, text in targets().items() if path.read_text(encoding="utf-8") != text]
-    for name, (plot, _) in PLOTS.items():
-        results = load(name)
-        if results and (not plot.exists() or digest(results) not in plot.read_text(encoding="utf-8")):
-            wrong.append(plot)
+    for plot in PLOTS.values():
+        results = load(plot.results)
+        if results and (not plot.path.exists() or digest(results) not in plot.path.read_text(encoding="utf-8")):
+            wrong.append(plot.path)
     return [str(path.relative_to(ROOT)) for path in wrong]
 
 
@@ -229,10 +257,10 @@ def main() -> int:
         return 1 if wrong else 0
     for path, text in targets().items():
         path.write_text(text, encoding="utf-8")
-    for name, (plot, draw) in PLOTS.items():
-        results = load(name)
+    for plot in PLOTS.values():
+        results = load(plot.results)
         if results:
-            draw(results, plot)
+            plot.draw(results, plot.path)
     return 0
 
 

@@ -85,7 +85,7 @@ def test_models_are_listed(report: ModuleType) -> None:
     results = {"environment": ENVIRONMENT, "layers": {"unet": written_model(6.8, 1.0, 4.0), "other": {"equal": False}}}
     text = report.models_text(results)
     row = "| [unet](examples/unet.py) | 6.8 | 5.8 | 4 | 1 | **6.8x** | 4.0x | 3.4x | 0.1 | yes |\n"
-    assert row in text and "other" not in text and "Faster otherwise" not in text
+    assert row in text and "other" not in text and "the file compiled" not in text
     assert "| 2-D 1→1<br>2-D 1→1 |" in report.examples_body(results)
     assert "| 1.5e-07 / 2.0e-04<br>1.5e-07 / 2.0e-04 | 1 / 6.8 | 0.1 |\n" in report.examples_body(results)
 
@@ -94,7 +94,7 @@ def test_where_a_model_is_faster_otherwise_is_said(report: ModuleType) -> None:
     unet = written_model(6.8, 5.0, 4.0, pytorch_from="the shorter of two that differ by 9%")
     unet["inference"]["file_compiled"] = 3.5
     text = report.models_text({"environment": ENVIRONMENT, "layers": {"unet": unet}})
-    assert "\nFaster otherwise: `unet` 4 ms, the file under `torch.compile` 3.5.\n" in text
+    assert "torch.compile(ModelNew(...))" in text and "\n| `unet` | 4 | 3.5 | 4 |  |\n" in text
     assert "| 5 † |" in text and "† unet: PyTorch's time is from the shorter of two that differ by 9%\n" in text
 
 
@@ -110,7 +110,7 @@ def test_a_plot_of_other_results_is_stale(report: ModuleType, monkeypatch: pytes
     monkeypatch.setattr(report, "load", lambda name: layers if name == "layers" else None)
     monkeypatch.setattr(report, "targets", dict)
     monkeypatch.setattr(report, "ROOT", tmp_path)
-    monkeypatch.setattr(report, "PLOTS", {"layers": (tmp_path / "plot.svg", report.PLOTS["layers"][1])})
+    monkeypatch.setattr(report, "PLOTS", {"layers": report.PLOTS["layers"]._replace(path=tmp_path / "plot.svg")})
     assert report.stale() == ["plot.svg"]
     (tmp_path / "plot.svg").write_text(f"<svg>{report.digest(layers)}</svg>")
     assert report.stale() == []
@@ -126,13 +126,23 @@ def test_each_marked_part_has_a_text_of_its_own(report: ModuleType) -> None:
         report.replaced(f"a\n{parts}", "one\n", "two\n")
 
 
+def test_one_set_of_results_has_two_plots(report: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    names = list(report.cases())[:2]
+    layers = {"environment": ENVIRONMENT, "layers": {name: measured(2, 1, 1) for name in names}}
+    monkeypatch.setattr(report, "load", {"layers": layers}.get)
+    monkeypatch.setattr(report, "targets", dict)
+    monkeypatch.setattr(report, "ROOT", tmp_path)
+    drawn = {name: plot._replace(path=tmp_path / f"{name}.svg") for name, plot in report.PLOTS.items()}
+    monkeypatch.setattr(report, "PLOTS", drawn)
+    assert report.stale() == ["speedups.svg", "layers.svg"]
+
+
 def test_a_missing_plot_of_growth_is_stale(report: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     growth = {"environment": ENVIRONMENT, "layers": {}}
-    assert set(report.PLOTS) == {"layers", "growth"}
     monkeypatch.setattr(report, "load", {"growth": growth}.get)
     monkeypatch.setattr(report, "targets", dict)
     monkeypatch.setattr(report, "ROOT", tmp_path)
-    drawn = {name: (tmp_path / f"{name}.svg", draw) for name, (_, draw) in report.PLOTS.items()}
+    drawn = {name: plot._replace(path=tmp_path / f"{name}.svg") for name, plot in report.PLOTS.items()}
     monkeypatch.setattr(report, "PLOTS", drawn)
     assert report.stale() == ["growth.svg"]
 
@@ -218,6 +228,13 @@ def test_a_column_has_both_of_pytorchs_times_and_ours_over_the_floor(script: Scr
     }
     layers = {"layers": {"a": slow, "unknown": slow | {"floor_ms": None}, "unequal": {"equal": False, "floor_ms": 1.0}}}
     assert script("plot").multiples(layers) == {"a": (12.0, 8.0, 4.0)}
+
+
+def test_a_layers_speed_ups_are_over_the_default_and_the_best_setting(script: Script) -> None:
+    slow = {"pytorch_ms": {"default": 6.0, "cudnn.benchmark": 7.0, "channels_last": 1.5}, "tconv_ms": 2.0}
+    alone = {"pytorch_ms": {"default": 6.0}, "tconv_ms": 2.0}
+    layers = {"layers": {"a": slow, "b": alone, "untimed": {"equal": False}}}
+    assert script("plot").speedups(layers) == {"a": (3.0, 0.75), "b": (3.0, 3.0)}
 
 
 def test_a_curve_has_the_layers_that_differ_in_one_quantity(script: Script) -> None:
