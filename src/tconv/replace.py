@@ -45,7 +45,7 @@ def optimize(model: Model, *, freeze: bool = False) -> Model:
     - It leaves all others. The log lists at level INFO what it takes, and what it leaves and why; so does
       ``tconv.explain(model, *inputs)``.
 
-    **Frozen weights.** Most kernels on tensor cores read the weights in an order of their own, and a small kernel
+    **Frozen weights.** Kernels on tensor cores read the weights in an order of their own, and a small kernel
     reorders them before each call. With `freeze` the first call keeps the reordered weights, and later calls launch one
     kernel instead of two. Other kernels read weights as they are, frozen or not.
 
