@@ -14,12 +14,11 @@ from typing import Any
 import pytest
 import torch
 
-from tconv.kernels.instances import instances
-from tconv.kernels.source import header_directory
 from tconv.planner import Gpu
 from tconv.precision import allows_tf32
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+SOURCE = BENCHMARKS.parent / "src"
 ENVIRONMENT = {"gpu": "NVIDIA X", "torch": "2.11.0+cu130", "cuda": "13.0", "cudnn": "9.19.0", "kernels": "0"}
 
 
@@ -380,16 +379,20 @@ def test_quick_times_long_calls_less_often_and_the_default_alone(
 
 def test_kernels_of_other_machine_code_are_noticed(script: Script, tmp_path: Path) -> None:
     same_code = script("same_code")
-    before = tmp_path / "kernels"
-    shutil.copytree(header_directory(), before)
-    kernel = next(instances("direct")).kernel
-    assert list(same_code.every_kernel(before)) == [] and same_code.differs(before, kernel) == ""
-    products = before / "direct" / "products.cuh"
+    before = tmp_path / "src"
+    shutil.copytree(SOURCE, before, ignore=shutil.ignore_patterns("__pycache__"))
+    kernels = before / "tconv" / "kernels" / "direct"
+    products = kernels / "products.cuh"
     text = products.read_text(encoding="utf-8")
-    products.write_text(f"// The same.\n{text}", encoding="utf-8")
-    assert kernel in set(same_code.every_kernel(before)) and same_code.differs(before, kernel) == ""
-    products.write_text(text.replace("sum = multiply_add(", "sum = 2 * multiply_add("), encoding="utf-8")
-    assert kernel.layer.describe() in same_code.differs(before, kernel)
+    # Comments and names do not count.
+    renamed = text.replace("DirectAccumulators", "DirectSums")
+    products.write_text(f"// The same.\n#define DirectSums DirectAccumulators\n{renamed}", encoding="utf-8")
+    now = same_code.codes(SOURCE, [0])
+    assert same_code.codes(before, [0]) == now and same_code.codes(before, [99_999]) == [""]
+    changed = text.replace("weights[first_weight + c], accumulator)", "weights[first_weight + c], -accumulator)")
+    assert changed != text
+    products.write_text(changed, encoding="utf-8")
+    assert same_code.codes(before, [0]) != now
 
 
 def test_results_of_the_same_machine_code_hold(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
