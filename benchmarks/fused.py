@@ -34,7 +34,8 @@ from tconv.evaluation.precision import Resolve, resolve, understood
 from tconv.evaluation.stopwatch import CudaClock
 from tconv.planner import Gpu
 from tconv.rewriter.fusing import Fused, with_epilogues
-from tconv.rewriter.pipeline import build, plan_layers, settle
+from tconv.rewriter.pipeline import build, settle
+from tconv.rewriter.planning import Basis, plan_layers
 from tconv.rewriter.search import search
 from tconv.sandbox.trace import trace
 from tconv.sandbox.worker import Workshop
@@ -80,7 +81,7 @@ def written(
     found = search(fused.trace, gpu, pool, "match", arithmetic, {}, False, fused.programs)
     measured = {answer.question: answer.measured for answer in found.answers}
     known = {"tuned": found.tuned, "measured": measured, "programs": fused.programs}
-    layers = plan_layers(fused.trace, path, gpu, wanted, arithmetic, types=types, **known)
+    layers = plan_layers(fused.trace, path, Basis(gpu, types=types, **known), wanted, arithmetic)
     return build(path, settle(layers, gpu, [gpu.arch], pool)(), fused.text, fused.epilogues)
 
 

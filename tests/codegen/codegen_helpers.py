@@ -19,7 +19,8 @@ from tconv.planner import FAMILIES, Gpu
 from tconv.precision import of_kind
 from tconv.problem import Precision, Problem
 from tconv.rewriter.fusing import with_epilogues
-from tconv.rewriter.pipeline import build, leave, plan_layers, settle
+from tconv.rewriter.pipeline import build, leave, settle
+from tconv.rewriter.planning import Basis, plan_layers
 from tconv.sandbox.emulated import install
 from tconv.sandbox.model_file import load
 from tconv.sandbox.trace import trace
@@ -74,7 +75,7 @@ def planned_layers(
 ) -> tuple[PlannedLayer, ...]:
     """What tconv plans for a model file."""
     found = trace(load(path))
-    return plan_layers(found, path, Gpu.h200(), understood(wanted, found.tf32), by_kind, families, types=types)
+    return plan_layers(found, path, Basis(Gpu.h200(), families, types=types), understood(wanted, found.tf32), by_kind)
 
 
 def settled_layers(
@@ -107,7 +108,9 @@ def fused_text(
     """
     fused = with_epilogues(path, trace(load(path)), workshop())
     wanted, programs = understood("match", True), fused.programs
-    layers = plan_layers(fused.trace, path, Gpu.h200(), wanted, by_kind, families, programs=programs, types=types)
+    layers = plan_layers(
+        fused.trace, path, Basis(Gpu.h200(), families, programs=programs, types=types), wanted, by_kind
+    )
     return build(path, leave(layers, left, ""), fused.text, fused.epilogues)
 
 

@@ -19,7 +19,8 @@ from tconv.evaluation.reference import conv_transpose
 from tconv.jit.compile import compile_source
 from tconv.planner import Gpu
 from tconv.problem import TF32, Layer, Precision, Problem
-from tconv.rewriter.pipeline import build, plan_layers
+from tconv.rewriter.pipeline import build
+from tconv.rewriter.planning import Basis, plan_layers
 from tconv.sandbox.cut import cut_of
 from tconv.sandbox.cut import told as told_of
 from tconv.sandbox.emulated import ask
@@ -66,7 +67,7 @@ def text(precision: Precision, tmp_path_factory: pytest.TempPathFactory) -> str:
     path.write_text(textwrap.dedent(MODEL).replace("DTYPE", dtype), encoding="utf-8")
     planned = {name: replace(layer, precision=precision) for name, layer in LAYERS.items()}
     layers = tuple(TracedLayer(name, Problem(layer, *PLANNED[name])) for name, layer in planned.items())
-    found = plan_layers(Trace(layers), path, Gpu.h200(), "match", lambda problem, wanted: precision)
+    found = plan_layers(Trace(layers), path, Basis(Gpu.h200()), "match", lambda problem, wanted: precision)
     return build(path, found)
 
 

@@ -19,7 +19,8 @@ from tconv.jit.compile import compile_source
 from tconv.planner import WGMMA, Gpu, Kernel
 from tconv.planner.wgmma.builder import wgmma_tile
 from tconv.problem import Layer, Precision, Problem
-from tconv.rewriter.pipeline import build, plan_layers
+from tconv.rewriter.pipeline import build
+from tconv.rewriter.planning import Basis, plan_layers
 from tconv.sandbox.cut import runs_all
 from tconv.sandbox.trace import Trace, TracedLayer
 
@@ -56,7 +57,7 @@ def text(precision: Precision, tmp_path_factory: pytest.TempPathFactory) -> str:
     path.write_text(textwrap.dedent(MODEL).replace("DTYPE", layer.dtype), encoding="utf-8")
     problem = Problem(layer, 64, (1, 101, 101))
     trace = Trace((TracedLayer("up", problem),))
-    (planned,) = plan_layers(trace, path, GPU, "match", lambda problem, wanted: precision)
+    (planned,) = plan_layers(trace, path, Basis(GPU), "match", lambda problem, wanted: precision)
     tile = wgmma_tile(
         layer,
         block_tile=(1, 1, 2, 16),

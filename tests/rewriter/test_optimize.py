@@ -35,7 +35,7 @@ from tconv.problem import Layer, Problem
 from tconv.rewriter import check, pipeline, run
 from tconv.rewriter.outcome import Outcome, Request, to_dict
 from tconv.rewriter.output import draft
-from tconv.rewriter.pipeline import plan_layers
+from tconv.rewriter.planning import Basis, plan_layers
 from tconv.rewriter.run import optimize
 from tconv.sandbox.cut import cut_of, launch_of
 from tconv.sandbox.emulated import ask, install
@@ -539,7 +539,7 @@ def test_one_layer_at_two_sizes_is_one_kernel(model_file: Write) -> None:
     """The sizes alone would ask for narrow blocks here and wide ones there, and for two precisions."""
     path = model_file(TWO_SIZES)
     gpu = Gpu.h200()
-    large, small = plan_layers(trace(load(path)), path, gpu, "match", by_kind)
+    large, small = plan_layers(trace(load(path)), path, Basis(gpu), "match", by_kind)
     assert DIRECT.plan(small.plan.problem, gpu).kernel.tile != large.plan.kernel.tile
     assert small.plan.kernel == large.plan.kernel and small.plan.kernel.layer.precision == "fp32"
     file = executed(generated_text(path))

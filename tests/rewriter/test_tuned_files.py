@@ -17,7 +17,8 @@ from tconv.planner import Gpu
 from tconv.planner.choice import leading
 from tconv.planner.tuned import Answers, Question, Tuned
 from tconv.rewriter import run
-from tconv.rewriter.pipeline import build, plan_layers
+from tconv.rewriter.pipeline import build
+from tconv.rewriter.planning import Basis, plan_layers
 from tconv.sandbox.emulated import install
 from tconv.sandbox.model_file import load
 from tconv.sandbox.trace import trace
@@ -41,7 +42,7 @@ MODEL = """
 
 
 def planned(path: Path, tuned: Answers = {}) -> tuple[PlannedLayer, ...]:  # noqa: B006
-    return plan_layers(trace(load(path)), path, H200, "match", by_kind, tuned=tuned)
+    return plan_layers(trace(load(path)), path, Basis(H200, tuned=tuned), "match", by_kind)
 
 
 def answer(layer: PlannedLayer, place: int, ours: float = 0.25) -> dict[Question, Tuned]:
@@ -91,7 +92,7 @@ def test_what_was_measured_with_the_program_comes_before_the_layer_alone(model_f
         alone, problem=replace(alone.problem, layer=replace(alone.problem.layer, epilogue="max(y, 0)"))
     )
     for tuned, expected in (({alone: first, with_program: second}, second), ({alone: first}, first)):
-        layers = plan_layers(traced, path, H200, "match", by_kind, tuned=tuned, programs=programs)
+        layers = plan_layers(traced, path, Basis(H200, tuned=tuned, programs=programs), "match", by_kind)
         assert layers[0].plan.kernel.tile == expected.tile and layers[0].kernel_epilogues[0].program == "max(y, 0)"
         assert layers[0].plan.problem == alone.problem
 

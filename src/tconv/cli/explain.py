@@ -29,7 +29,7 @@ def explain(
         from tconv.evaluation.precision import resolve, understood
         from tconv.jit.tuned import answers
         from tconv.planner import Gpu
-        from tconv.rewriter.pipeline import plan_layers
+        from tconv.rewriter.planning import Basis, plan_layers
         from tconv.sandbox.trace import trace
         from tconv.sandbox.worker import WorkerFailed
 
@@ -49,7 +49,8 @@ def explain(
         say("planning")
         resolved = functools.partial(resolve, device=device)
         wanted = understood("match", found.tf32)
-        layers = plan_layers(found, model, gpu, wanted, resolved, tuned=answers(gpu.name) if has_gpu else {})
+        basis = Basis(gpu, tuned=answers(gpu.name) if has_gpu else {})
+        layers = plan_layers(found, model, basis, wanted, resolved)
     console = results()
     for layer in layers:
         console.print(f"[bold]{layer.name}[/]: {layer.plan.problem.layer.describe()}", soft_wrap=True)

@@ -33,7 +33,8 @@ from tconv.rewriter.findings import with_findings
 from tconv.rewriter.fusing import Fused, with_epilogues
 from tconv.rewriter.outcome import Outcome, Request
 from tconv.rewriter.output import Draft, check_neighbours, check_output, draft
-from tconv.rewriter.pipeline import build, leave, plan_layers, settle
+from tconv.rewriter.pipeline import build, leave, settle
+from tconv.rewriter.planning import Basis, plan_layers
 from tconv.rewriter.search import Searched, gpu_is_shared, search
 from tconv.sandbox.cut import Replaced, WrittenFile
 from tconv.sandbox.gpu_memory import naming_shortage
@@ -155,18 +156,8 @@ class _Job:
         tuned = {**self._tuned(gpu), **searched.tuned}
         for families, with_them in ((tuple(FAMILIES), fused), (_PLAINEST, fused.without)):
             self.say("planning")
-            layers = plan_layers(
-                with_them.trace,
-                self.request.model,
-                gpu,
-                wanted,
-                self._resolve,
-                families,
-                tuned,
-                searched.measured,
-                with_them.programs,
-                self.request.types,
-            )
+            basis = Basis(gpu, families, tuned, searched.measured, with_them.programs, self.request.types)
+            layers = plan_layers(with_them.trace, self.request.model, basis, wanted, self._resolve)
             outcome = self._attempt(with_them, layers, gpu, wanted, takes_slower=not self.request.only_faster)
             plainest = all(layer.plan.kernel.family in _PLAINEST and not layer.kernel_epilogues for layer in layers)
             if outcome.equal or plainest:

@@ -4,35 +4,27 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from tconv.evaluation.accumulation import Float32Accumulation, is_narrow
 from tconv.evaluation.bits import fingerprint
-from tconv.evaluation.files.process.backward import CutOff, frozen, gradients_enabled, moved, with_gradient
-from tconv.evaluation.files.process.backward import gradients as found_gradients
-from tconv.evaluation.files.process.by_samples import mapped, run_by_samples
-from tconv.evaluation.files.process.in_float64 import in_float64
+from tconv.evaluation.files.process.by_samples import mapped
+from tconv.evaluation.files.process.forward_pass import Options, Watched, prepared, run
 from tconv.evaluation.files.process.input_addresses import ReusedMemory, into
 from tconv.evaluation.files.process.lazy_layers import settled
 from tconv.evaluation.files.process.module_copies import buffers_outside, deep_copy
-from tconv.evaluation.files.process.rounded_to_tf32 import RoundedConvolutions
-from tconv.evaluation.files.process.side_stream import on_side_stream
-from tconv.evaluation.files.process.weight_changes import ROUTES, Route, taken
-from tconv.evaluation.poison import poisoned
-from tconv.evaluation.precision import arithmetic
 from tconv.precision import allows_tf32
 from tconv.sandbox.emulated import install
 from tconv.sandbox.exchange import Exchange, Tree, refused, require_portable, tensor_bytes, tensors
-from tconv.sandbox.model_file import Interface, ModelFileError, blamed, load, read_source, seed_everything
+from tconv.sandbox.model_file import Interface, ModelFileError, blamed, load, read_source
 from tconv.sandbox.recording import OwnFunctions, OwnOperators, Recorder
 from tconv.sandbox.records import restored_for
 from tconv.sandbox.source_scan import written_by_tconv
-from tconv.sandbox.watch import Watch, flags, left_changed, modes, traces
+from tconv.sandbox.watch import Watch, flags, left_changed, modes
 from tconv.sandbox.without_cuda import CudaMeansCpu
 
 #: Results and states of more bytes are not kept until the next call: there may be no memory for two of them.
@@ -157,164 +149,58 @@ class Subject:
             self._example, self._example_seed = self._file.make_inputs(seed), seed
             require_portable(self._file, self._example, "get_inputs()")
 
-    def forward(
-        self,
-        inputs: Tree = None,
-        state: Tree = None,
-        *,
-        seed: int = 0,
-        mode: str = "plain",
-        exempt: Sequence[int] = (),
-        output_bytes: int = 0,
-        by_samples: bool = False,
-        samples: Sequence[int] = (),
-        training: bool | None = None,
-        gradients: str = "",
-        move: float = 0.0,
-        move_seed: int = 0,
-        cut_off: bool = False,
-        way: str = "",
-        route: Route | None = None,
-        expanded: bool = False,
-        replaced: bool = False,
-        kept_state: bool = False,
-        narrow: bool = False,
-        aside: bool = False,
-    ) -> dict[str, Any]:
-        """Run the module, without gradients, on the inputs; its state first set where `state` is given.
+    def forward(self, inputs: Tree = None, state: Tree = None, **options: Any) -> dict[str, Any]:
+        """Run the module, without gradients unless they are asked for.
 
-        `mode` is "plain", "fp32" (no TF32 in convolutions), "float64" (a copy in float64) or "rounded" (transposed
-        convolutions on operands rounded to TF32, but for those numbered in `exempt`). Memory of `output_bytes` is
-        poisoned before. Without `inputs` those of the last call are taken once more. With `by_samples`, large inputs
-        are run a few samples at a time where samples are seen not to depend on each other, and only those numbered in
-        `samples` where that has numbers: it raises where they depend on each other. `training` puts the module
-        into training mode, or into evaluation; then its buffers are returned beside what it gives.
+        Args:
+            inputs: those of the last call where there are none.
+            state: what the module's state is set to before; it stays as it is where there is none.
+            options: those of `Options`.
 
-        With `gradients` it runs with gradients enabled, and those of "parameters" alone, or of "parameters and inputs",
-        are returned beside what it gives. With `cut_off` none flow through transposed convolutions. With
-        the way "again", "ends" or "all" they are those of one output, after another call, while some parameters are
-        frozen: see `backward`. With `move` a copy runs, of the module and of the inputs, in which every number is moved
-        by up to that part of it, as drawn from `move_seed`. The state comes to the module by `route` where one is
-        given: see `routes`. With `expanded`, the first sample of each floating-point input, an expanded view, stands
-        for all. With `replaced`, inputs are new tensors where the last ones lay, if nobody holds those.
-        With `kept_state` the state is the one that was given last. With `narrow`, convolutions may run in 16 bits
-        without a tensor that says so, as under autocast. With `aside` it runs on a side stream of the GPU.
+        Returns the outputs, with buffers and gradients if they are asked for, and the names of
 
-        Returns the outputs and the names of inputs and parameters that the call changed, of outputs that changed after
-        it had returned, of outputs of earlier calls that changed with this one, of outputs that are not plain, of what
-        the file has patched, and of modes, flags and random states that are not as before; whether it ran by samples;
-        and what the way back raised.
+        - changed: inputs and parameters that the call changed;
+        - late: outputs that changed after it had returned;
+        - overwritten: outputs of earlier calls that changed with this one;
+        - marked: outputs that are not plain;
+        - shared: outputs that lie in other tensors' memory;
+        - rebound: what the file has patched;
+        - traces: modes, flags and random states that are not as before;
+
+        further whether it ran by samples, and what the way back raised (stopped).
         """
+        how, path = Options(**options), self._file.path
         earlier = [(name, tensor, fingerprint(tensor)) for of_call in self._returned for name, tensor in of_call]
         if inputs is not None:
             values = self._restored(self._exchange.read(inputs, self._device))
-            self._values = self._placed(values, replaced) if mode == "plain" else values
-        values = self._values
-        if expanded:
-            values = [_expanded(value) for value in values]
-        module = self._module
-        weights = self._given_state(state, kept_state)
-        if route is not None:
-            with blamed(self._file.path, ROUTES[route]):
-                module = taken(route, module, weights, lambda: self._build(seed + 1), self._outside)
-        elif weights is not None:
-            with blamed(self._file.path, "load_state_dict"):
-                module.load_state_dict(weights)
-        if training is not None:
-            with blamed(self._file.path, f"train({training})"):
-                module.train(training)
-        with blamed(self._file.path, "copy.deepcopy"):
-            if mode == "float64":
-                module = deep_copy(module).double()
-            if gradients and mode == "float64":
-                values = mapped(list(values), _wide)
-            if move:
-                values = mapped(list(values), Tensor.clone)
-                module = moved(module, values, move, move_seed)
-        watched = [*tensors(values, "input"), *((name, value.data) for name, value in module.named_parameters())]
-        if mode in ("float64", "rounded"):  # no call of a candidate, and parameters may be many
-            watched = []
-        before = [fingerprint(tensor) for _, tensor in watched]
-        held = [(path, id(tensor)) for path, tensor in tensors(values, "input")]
-        # The same memory by another tensor: the one that the program holds may be given memory of its own.
-        same = [(name, tensor.detach()) for name, tensor in watched]
-        seed_everything(seed)
-
-        def numerics() -> AbstractContextManager[Any]:
-            if mode == "float64":
-                return in_float64()
-            return (
-                RoundedConvolutions(exempt) if mode == "rounded" else arithmetic("fp32" if mode == "fp32" else "tf32")
-            )
-
-        def run(module: nn.Module, values: Sequence[Any]) -> Any:
-            if mode == "float64":
-                values = mapped(list(values), _wide)
-            with numerics():
-                return module(*values)
-
-        back: dict[str, Any] = {}
-        stopped, gradient_changed, came_back = "", list[str](), list[tuple[str, Tensor]]()
-        with (
-            frozen(module, way),
-            gradients_enabled(module, values, gradients) as of,
-            with_gradient(None if gradients else module) as thrown_away,
-            poisoned(self._device, output_bytes),
-            Float32Accumulation() if narrow or self._is_narrow(module, values) else nullcontext(),
-        ):
-            modes_before, traces_before = modes(), traces()
-            with (
-                blamed(self._file.path, "forward"),
-                CutOff() if cut_off else nullcontext(),
-                on_side_stream(values) if aside else nullcontext(),
-            ):
-                apart = run_by_samples(run, module, values, samples) if by_samples else None
-                if apart is None and samples:
-                    raise ModelFileError(f"forward in {self._file.path.name}: samples hang on each other")
-                outputs = run(module, values) if apart is None else apart
-            if gradients:
-                if way:
-                    with blamed(self._file.path, "forward"):
-                        run(module, mapped(list(values), _rolled))
-                with numerics():
-                    found = found_gradients(outputs, of, seed, self._file.path, way)
-                back["gradients"], stopped = found.gradients, found.stopped
-                gradient_changed = ["what goes back from an output"] if found.changed else []
-                came_back = [("a gradient", tensor.detach()) for tensor in found.taken]
-            if self._device.type == "cuda":
-                torch.cuda.synchronize()
-            left_on, traces_left = left_changed(modes_before, modes()), left_changed(traces_before, traces())
-        named = [(f"output{path}", tensor) for path, tensor in self._checked(outputs)]
-        marked = [] if gradients else [f"{name} {words}" for name, tensor in named for words in _marks(tensor)]
+            self._values = self._placed(values, how.replaced) if how.mode == "plain" else values
+        weights = self._given_state(state, how.kept_state)
+        module, values = prepared(self._module, self._values, weights, how, path, self._build, self._outside)
+        watched = Watched(module, values, how)
+        found = run(module, values, how, path, self._device)
+        named = [(f"output{path}", tensor) for path, tensor in self._checked(found.outputs)]
+        marked = [] if how.gradients else [f"{name} {words}" for name, tensor in named for words in _marks(tensor)]
         returned = [(name, tensor.detach()) for name, tensor in named]
         overwritten = [name for name, tensor, then in earlier if fingerprint(tensor) != then]
-        self._keep(returned, came_back)
+        self._keep(returned, found.taken)
         others = [*tensors(values, "input"), *module.named_parameters(), *module.named_buffers()]
         shared = _shared([*others, *(("an earlier output", tensor) for _, tensor, _ in earlier)], returned)
-        if training is not None:
-            back["buffers"] = _buffers(module)
-        if back:
-            outputs = {"output": outputs, **back}
-            returned += [(f"output{path}", tensor) for path, tensor in tensors(back)]
+        if how.training is not None:
+            found.back["buffers"] = _buffers(module)
+        outputs = found.outputs
+        if found.back:
+            outputs = {"output": outputs, **found.back}
+            returned += [(f"output{path}", tensor) for path, tensor in tensors(found.back)]
         # At once: a thread that still works on the result shall not come in time.
         kept = [fingerprint(tensor) for _, tensor in returned]
-        now_and_then = list(zip(watched, same, before, strict=True))
-        changed = [name for (name, now), _, then in now_and_then if fingerprint(now) != then]
-        moved_away = [each for each in now_and_then if each[0][1].data_ptr() != each[1][1].data_ptr()]
-        changed += [name for _, (name, now), then in moved_away if fingerprint(now) != then] + gradient_changed
-        changed += thrown_away
-        if held != [(path, id(tensor)) for path, tensor in tensors(values, "input")]:
+        changed = [*watched.changed(), *found.changed]
+        if watched.holds_others():
             changed.append("which tensors its inputs hold")
         tree = self._write(outputs, "the output")
         late = [name for (name, now), then in zip(returned, kept, strict=True) if fingerprint(now) != then]
         names = {"changed": list(dict.fromkeys(changed)), "late": late, "overwritten": overwritten, "marked": marked}
-        names |= {"rebound": self._rebound(), "traces": [*self._left, *left_on, *traces_left], "shared": shared}
-        return {"outputs": tree, **names, "by_samples": apart is not None, "stopped": stopped}
-
-    def _is_narrow(self, module: nn.Module, values: Sequence[Any]) -> bool:
-        """Whether any of the module's tensors, or of its inputs, has 16 bits, on a CPU."""
-        own = (*module.parameters(), *module.buffers(), *(tensor for _, tensor in tensors(list(values))))
-        return any(map(is_narrow, own))
+        names |= {"rebound": self._rebound(), "traces": [*self._left, *found.left], "shared": shared}
+        return {"outputs": tree, **names, "by_samples": found.by_samples, "stopped": found.stopped}
 
     def _given_state(self, state: Tree, kept: bool) -> dict[str, Tensor] | None:
         """The state for this call; None to leave the module's as it is."""
@@ -450,23 +336,6 @@ def _copied(module: nn.Module) -> nn.Module:
         return deep_copy(module)
     except Exception:  # whatever its own __deepcopy__ raises
         return module
-
-
-def _wide(tensor: Tensor) -> Tensor:
-    if tensor.is_complex():
-        return tensor.to(torch.complex128)
-    return tensor.double() if tensor.is_floating_point() else tensor
-
-
-def _rolled(tensor: Tensor) -> Tensor:
-    """Other values of the same kind, with no gradient."""
-    return tensor.detach().flatten().roll(1).reshape(tensor.shape)
-
-
-def _expanded(value: Any) -> Any:
-    """The first sample of a floating-point tensor for all of them, without memory for each."""
-    floats = isinstance(value, Tensor) and value.is_floating_point() and value.dim()
-    return value[:1].expand_as(value) if floats else value
 
 
 def _cut(value: Any, shape: list[int] | None, first: int) -> Any:
