@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from tconv import ops
+from tconv import ops, routes
 from tconv.dispatch import passing_mode
 from tconv.errors import InvalidProgram
 from tconv.pointwise.derivative import BY_RESULT, Computed, Gradient
@@ -121,7 +121,7 @@ def conv_transpose(
         shape = shape if input.dim() == dims + 2 else shape[1:]
         traced = epilogue.traced(dims, shape, cast[0].dtype, cast[0].device, epilogue_inputs)
         operands = traced.operands(*epilogue_inputs)
-        route = ops.find_route(dims, batched, *cast[1:], arguments, traced.program)
+        route = routes.find_route(dims, batched, *cast[1:], arguments, traced.program)
         if route is not None:
             result = _run(route, traced, shape, batched, *cast[1:], operands)
             return result if input.dim() == dims + 2 else result.squeeze(0)
@@ -132,7 +132,7 @@ def conv_transpose(
 
 
 def _run(
-    route: ops.Route,
+    route: routes.Route,
     traced: Traced,
     shape: tuple[int, ...],
     input: Tensor,
@@ -145,7 +145,7 @@ def _run(
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
         result: Tensor = _Fused.apply(route, traced, shape, input, weight, bias, *operands)  # type: ignore[no-untyped-call]
         return result
-    return ops.run_with_epilogue(route, input, weight, bias, operands)
+    return routes.run_with_epilogue(route, input, weight, bias, operands)
 
 
 class _Fused(torch.autograd.Function):
@@ -156,9 +156,9 @@ class _Fused(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, route: ops.Route, traced: Traced, shape: tuple[int, ...], *tensors: Any) -> Tensor:
+    def forward(ctx: Any, route: routes.Route, traced: Traced, shape: tuple[int, ...], *tensors: Any) -> Tensor:
         input, weight, bias, *operands = tensors
-        result = ops.run_with_epilogue(route, input, weight, bias, operands)
+        result = routes.run_with_epilogue(route, input, weight, bias, operands)
         by_result = traced.gradient is not None and traced.gradient.function
         ctx.save_for_backward(*tensors, result if by_result else None)
         ctx.route, ctx.traced, ctx.shape = route, traced, shape
@@ -176,7 +176,7 @@ class _Fused(torch.autograd.Function):
             wanted = [t for t, need in zip(given, needed, strict=True) if need]
             for t in () if again else wanted:
                 t.requires_grad_()
-            y = ops.run(ctx.route.with_epilogue(""), *given[:3])
+            y = routes.run(ctx.route.with_epilogue(""), *given[:3])
             result = ctx.traced.function(y.reshape(ctx.shape), *given[3:])
         of_shape = gradient.reshape(ctx.shape)
         found = iter(torch.autograd.grad(result, wanted, of_shape, create_graph=again, allow_unused=True))
@@ -211,7 +211,7 @@ def _known(
     of_inputs: Sequence[Tensor | None] = (None, None, None)
     if any(wanted):
         bias_sizes = None if bias is None else list(bias.shape)
-        of_inputs = ops.layer_gradients(of_layer, input, weight, bias_sizes, route.arguments, wanted)
+        of_inputs = routes.layer_gradients(of_layer, input, weight, bias_sizes, route.arguments, wanted)
     yield from of_inputs[:2]
     yield summed("layer", channels).reshape(bias.shape) if shares else of_inputs[2]
     for operand, shape, source in zip(operands, route.operand_shapes, sources, strict=True):
@@ -230,7 +230,7 @@ def _known(
 
 
 def _of_layer(
-    route: ops.Route, known: Gradient, saved: Sequence[Any], gradient: Tensor, result: Tensor | None
+    route: routes.Route, known: Gradient, saved: Sequence[Any], gradient: Tensor, result: Tensor | None
 ) -> Tensor:
     """The gradient of the layer's result."""
     if known.function is None:
@@ -241,14 +241,16 @@ def _of_layer(
     return gradient if known.factor == 1 else gradient * known.factor
 
 
-def _computed(route: ops.Route, part: Computed, saved: Sequence[Any], gradient: Tensor) -> Tensor:
+def _computed(route: routes.Route, part: Computed, saved: Sequence[Any], gradient: Tensor) -> Tensor:
     """A gradient that a program gives, for each of the layer's outputs."""
     input, weight, bias, *operands = saved
     fused = route.with_epilogue(part.program.text, input.shape[0])
-    return ops.run_with_epilogue(fused, input, weight, bias, [*(operands[place] for place in part.reads), gradient])
+    return routes.run_with_epilogue(fused, input, weight, bias, [*(operands[place] for place in part.reads), gradient])
 
 
-def _summed(route: ops.Route, part: Computed, saved: Sequence[Any], gradient: Tensor, shape: tuple[int, ...]) -> Tensor:
+def _summed(
+    route: routes.Route, part: Computed, saved: Sequence[Any], gradient: Tensor, shape: tuple[int, ...]
+) -> Tensor:
     """The same, summed to that shape: in slices of the batch, so that what is summed takes little memory."""
     if shape == route.output_shape:
         return _computed(route, part, saved, gradient)
@@ -269,9 +271,9 @@ def _summed(route: ops.Route, part: Computed, saved: Sequence[Any], gradient: Te
 def result_shape(dims: int, input: Tensor, weight: Tensor, arguments: tuple[Any, ...]) -> tuple[int, ...] | None:
     """Of a batched call; None for arguments that PyTorch refuses."""
     stride, padding, output_padding, groups, dilation = arguments
-    lists = [ops.as_list(values, dims) for values in (stride, padding, output_padding, dilation)]
+    lists = [routes.as_list(values, dims) for values in (stride, padding, output_padding, dilation)]
     try:
-        shape = ops.result_shape(input, weight, *lists[:3], groups, lists[3])
+        shape = routes.result_shape(input, weight, *lists[:3], groups, lists[3])
     except (TypeError, ValueError):
         return None
     return shape if len(shape) == dims + 2 and min(shape) >= 0 else None

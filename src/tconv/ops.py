@@ -1,37 +1,24 @@
 """How a call finds its way: eager, with gradients, under autocast, traced.
 
-In plain eager mode a warm call is one look-up, one allocation and the launch, and one more of each where a kernel has
-its weights prepared that are not frozen. While PyTorch traces or a dispatch mode looks on, the call is the operator
-``tconv::conv_transpose``, which computes the same and which compilers see as one node. Everything else is PyTorch's own
-operator with the caller's tensors, errors included.
+On plain tensors of a GPU it takes its route (`routes`). While PyTorch traces or a dispatch mode looks on, the call is
+the operator ``tconv::conv_transpose``, which computes the same and which compilers see as one node. Everything else is
+PyTorch's own operator with the caller's tensors, errors included.
 """
 
 from __future__ import annotations
 
 import logging
-import math
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from tconv.dispatch import PRECISION_OF, decide, passing_mode, result_format
-from tconv.errors import InvalidProgram
-from tconv.memory import aligned
-from tconv.planner import FAMILIES
-from tconv.planner.choice import reads_channels_last
-from tconv.pointwise.evaluate import evaluate, shape_of
+from tconv.pointwise.evaluate import evaluate
 from tconv.pointwise.program import parse
-from tconv.precision import allows_tf32
-from tconv.weights import FrozenWeights, layout_of
-
-if TYPE_CHECKING:
-    from tconv.jit.loader import Launcher
-    from tconv.planner import Plan
+from tconv.routes import as_list, find_route, fused, launch, operator_gradients, result_shape, run, setup_context
+from tconv.weights import FrozenWeights
 
 _log = logging.getLogger("tconv")
 _NATIVE = {
@@ -39,59 +26,6 @@ _NATIVE = {
     2: torch.nn.functional.conv_transpose2d,
     3: torch.nn.functional.conv_transpose3d,
 }
-_MOST_ROUTES = 4096
-
-
-@dataclass(frozen=True)
-class Route:
-    """A call's plan, ready to run.
-
-    Args:
-        plan: what is launched.
-        device: the index of the tensors' device.
-        launcher: of the plan, there.
-        output_shape: of the batched result.
-        memory_format: of the result.
-        arguments: stride, padding, output_padding, groups, dilation, one integer an axis.
-        copies: some tensor is not contiguous.
-        directly: the kernel reads and writes channels_last; else contiguous tensors.
-        aligned: the kernel reads its input and its weights 16 bytes at a time.
-        operand_shapes: of what the layer's program reads.
-        layout: of the weights that the kernel takes; empty where it takes them as they are.
-        others: by programs and batch sizes, what runs these behind the layer instead, on the same tile.
-    """
-
-    plan: Plan
-    device: int
-    launcher: Launcher
-    output_shape: tuple[int, ...]
-    memory_format: torch.memory_format
-    arguments: tuple[Any, ...]
-    copies: bool
-    directly: bool = False
-    aligned: bool = False
-    operand_shapes: tuple[tuple[int, ...], ...] = ()
-    layout: str = ""
-    others: dict[tuple[str, int], Route] = field(default_factory=dict, compare=False, repr=False)
-
-    def with_epilogue(self, epilogue: str, batch: int | None = None) -> Route:
-        """The route of the same call with another program behind the layer, of all samples or so many of them."""
-        problem, kernel = self.plan.problem, self.plan.kernel
-        key = (epilogue, batch or problem.batch)
-        if key not in self.others:
-            plan = replace(
-                self.plan,
-                problem=replace(problem, batch=key[1], layer=replace(problem.layer, epilogue=epilogue)),
-                kernel=replace(kernel, layer=replace(kernel.layer, epilogue=epilogue)),
-            )
-            self.others[key] = _route_of(plan, self.device, self.memory_format, self.copies)
-        return self.others[key]
-
-
-#: By metadata of the call; None where PyTorch's operator runs.
-_routes: dict[Any, Route | None] = {}
-_UNSEEN: Any = object()
-_INTEGERS = frozenset({int})
 
 
 def conv_transpose(
@@ -144,194 +78,6 @@ def autocast(input: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor
     return cast(input), cast(weight), None if bias is None else cast(bias)
 
 
-def find_route(
-    dims: int,
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    arguments: tuple[Any, ...],
-    epilogue: str = "",
-    into: int = 0,
-) -> Route | None:
-    """The route of a call, from the cache if a call of the same metadata was seen; None if PyTorch's operator runs.
-
-    Args:
-        epilogue: the text of the program that the kernel applies to its results.
-        into: how many channels the tensor has of which the result is a slice; 0 where it is all of it.
-    """
-    try:
-        of_bias = None if bias is None else _metadata(bias)
-        rounds = input.dtype is torch.float32 and allows_tf32()
-        key = (dims, rounds, epilogue, into, _metadata(input), _metadata(weight), of_bias, *map(_plain, arguments))
-    except (AttributeError, RuntimeError, TypeError):  # a tensor without strides, an argument of an odd type
-        _log.debug("PyTorch runs: %s", decide(input, weight, bias, *arguments, spatial_dims=dims).reason)
-        return None
-    route = _routes.get(key, _UNSEEN)
-    if route is _UNSEEN:
-        route = _new_route(dims, input, weight, bias, arguments, epilogue, into)
-        if len(_routes) >= _MOST_ROUTES:  # lengths that never repeat must not fill the memory
-            _routes.clear()
-        _routes[key] = route
-    return route
-
-
-def _metadata(tensor: Tensor) -> tuple[Any, ...]:
-    return tensor.shape, tensor.stride(), tensor.dtype, tensor.get_device(), type(tensor), tensor.is_neg()
-
-
-def _plain(argument: Any) -> int | tuple[int, ...]:
-    """An argument as part of a key. True, 1.0 and 1 are equal keys and not equal arguments: only integers pass."""
-    if type(argument) is int:
-        return argument
-    if isinstance(argument, (tuple, list)) and _INTEGERS.issuperset(map(type, argument)):
-        return tuple(argument)
-    raise TypeError(argument)
-
-
-def _new_route(
-    dims: int, input: Tensor, weight: Tensor, bias: Tensor | None, arguments: tuple[Any, ...], epilogue: str, into: int
-) -> Route | None:
-    started = time.perf_counter()
-    decision = decide(input, weight, bias, *arguments, spatial_dims=dims, epilogue=epilogue, into=into)
-    _log.debug("%s: %s", "PyTorch runs" if decision.plan is None else "tconv runs", decision.reason)
-    if decision.plan is None:
-        return None
-    copies = not all(tensor is None or tensor.is_contiguous() for tensor in (input, weight, bias))
-    planned = time.perf_counter() - started
-    return _route_of(decision.plan, input.get_device(), decision.memory_format, copies, planned)
-
-
-def _route_of(
-    plan: Plan, device: int, memory_format: torch.memory_format, copies: bool, planned_seconds: float = 0.0
-) -> Route:
-    from tconv.jit.loader import launcher
-
-    started = time.perf_counter()
-    layer, epilogue, used = (
-        plan.problem.layer,
-        plan.problem.layer.epilogue,
-        slice(3 - plan.problem.layer.spatial_dims, 3),
-    )
-    launch = launcher(plan, device)
-    _log.info(
-        "first call of %s on %s: planned in %.3f s, kernel compiled or found and loaded in %.2f s",
-        *(layer.describe(), "x".join(map(str, plan.problem.input_shape))),
-        *(planned_seconds, time.perf_counter() - started),
-    )
-    return Route(
-        plan=plan,
-        device=device,
-        launcher=launch,
-        output_shape=plan.problem.output_shape,
-        memory_format=memory_format,
-        arguments=(
-            layer.stride[used],
-            layer.padding[used],
-            plan.problem.output_padding[used],
-            layer.groups,
-            layer.dilation[used],
-        ),
-        copies=copies,
-        directly=reads_channels_last(plan),
-        aligned=FAMILIES[plan.kernel.family].alignment > 1,
-        operand_shapes=tuple(shape_of(read.kind, plan.problem.output_shape) for read in parse(epilogue).operands)
-        if epilogue
-        else (),
-        layout=layout_of(plan),
-    )
-
-
-def run(route: Route, input: Tensor, weight: Tensor, bias: Tensor | None, prepared: int = 0) -> Tensor:
-    """Runs a batched call on its kernel, with a gradient if one is asked for.
-
-    Args:
-        prepared: the address of the weights as the kernel takes them; 0 where they are prepared for this call.
-    """
-    if torch.is_grad_enabled() and (
-        input.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
-    ):
-        result: Tensor = _ConvTranspose.apply(route, prepared, input, weight, bias, *route.arguments)  # type: ignore[no-untyped-call]
-        return result
-    return _launch(route, input, weight, bias, prepared)
-
-
-def _launch(
-    route: Route,
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    prepared: int = 0,
-    operands: Sequence[Tensor] = (),
-    output: Tensor | None = None,
-) -> Tensor:
-    if route.copies:
-        input = input if route.directly else input.contiguous()
-        weight = weight if prepared else weight.contiguous()
-        bias = bias if bias is None else bias.contiguous()
-    if route.aligned:
-        input, weight = aligned(input), weight if prepared else aligned(weight)
-    given = output is not None
-    if output is None and route.directly:
-        output = torch.empty(
-            route.output_shape, dtype=input.dtype, device=input.device, memory_format=route.memory_format
-        )
-    elif output is None:
-        output = input.new_empty(route.output_shape)
-    of_weight, of_bias = prepared or weight.data_ptr(), 0 if bias is None else bias.data_ptr()
-    read = tuple(operand.data_ptr() for operand in operands)
-    route.launcher(input.data_ptr(), of_weight, of_bias, output.data_ptr(), bool(prepared), read)
-    if given or route.directly or route.memory_format is torch.contiguous_format:
-        return output
-    return output.contiguous(memory_format=route.memory_format)
-
-
-# Gradients. Forward is ours, backward PyTorch's own, which is differentiable in turn.
-
-
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    input, weight, bias, *arguments = inputs
-    ctx.save_for_backward(input, weight)
-    ctx.bias_sizes = None if bias is None else list(bias.shape)
-    ctx.arguments = arguments
-
-
-def _gradients(ctx: Any, gradient: Tensor, wanted: Sequence[bool]) -> tuple[Tensor | None, ...]:
-    """Of input, weight, bias, and the five arguments behind them."""
-    input, weight = ctx.saved_tensors
-    found = layer_gradients(gradient, input, weight, ctx.bias_sizes, ctx.arguments, wanted)
-    return (*found, None, None, None, None, None)
-
-
-def layer_gradients(
-    gradient: Tensor,
-    input: Tensor,
-    weight: Tensor,
-    bias_sizes: list[int] | None,
-    arguments: Sequence[Any],
-    wanted: Sequence[bool],
-) -> tuple[Tensor | None, ...]:
-    """Of input, weight and bias of a batched call, those that are wanted, by the gradient of what the layer gives."""
-    stride, padding, output_padding, groups, dilation = arguments
-    found: tuple[Tensor | None, ...] = torch.ops.aten.convolution_backward(
-        gradient, input, weight, bias_sizes, stride, padding, dilation, True, output_padding, groups, list(wanted)
-    )
-    return found
-
-
-class _ConvTranspose(torch.autograd.Function):
-    # A setup_context of its own would let functorch in, which does not come here, and cost 15 us a call.
-    @staticmethod
-    def forward(ctx: Any, route: Route, prepared: int, *inputs: Any) -> Tensor:
-        input, weight, bias = inputs[:3]
-        output = _launch(route, input, weight, bias, prepared)
-        _setup_context(ctx, inputs, output)
-        return output
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        return (None, None, *_gradients(ctx, gradient, ctx.needs_input_grad[2:5]))
-
-
 # The operator that compilers and dispatch modes see.
 
 _library: Any = torch.library.Library("tconv", "DEF")  # type: ignore[no-untyped-call]
@@ -360,99 +106,8 @@ def _traced(dims: int, input: Tensor, weight: Tensor, bias: Tensor | None, argum
     return result if input.dim() == dims + 2 else result.squeeze(0)
 
 
-def fused(
-    dims: int,
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    arguments: tuple[Any, ...],
-    epilogue: str,
-    operands: Sequence[Tensor],
-    prepared: Sequence[Tensor] = (),
-    layouts: Sequence[str] = (),
-) -> Tensor | None:
-    """A batched transposed convolution on a GPU and a program of its results, in one kernel; None if PyTorch runs it.
-
-    Args:
-        arguments: as of `conv_transpose`.
-        epilogue: the program's text.
-        operands: what it reads, of the input's dtype.
-        prepared: the weights as kernels take them that have one of these layouts.
-
-    Raises:
-        InvalidProgram: there are more or fewer operands than it reads, or one has another size or dtype.
-    """
-    route = find_route(dims, input, weight, bias, arguments, epilogue)
-    if route is None:
-        return None
-    address = prepared[layouts.index(route.layout)].data_ptr() if route.layout in layouts else 0
-    return run_with_epilogue(route, input, weight, bias, operands, address)
-
-
-def run_with_epilogue(
-    route: Route, input: Tensor, weight: Tensor, bias: Tensor | None, operands: Sequence[Tensor], prepared: int = 0
-) -> Tensor:
-    """A batched call with the program of its route, which reads `operands`; no gradient follows it.
-
-    Raises:
-        InvalidProgram: as `fused`.
-    """
-    return _launch(route, input, weight, bias, prepared, _as_read(operands, route, input))
-
-
-def write(
-    dims: int,
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    arguments: tuple[Any, ...],
-    out: Tensor,
-    place: tuple[int, bool],
-    epilogue: str = "",
-    operands: Sequence[Tensor] = (),
-) -> bool:
-    """Whether a kernel wrote the result of a batched call on a GPU to `out`, which has its shape, dtype and device.
-
-    Args:
-        place: of how many channels it is a slice, and whether they are the fastest axis.
-        epilogue, operands: as of `fused`.
-
-    Raises:
-        InvalidProgram: as `fused`.
-    """
-    channels, last = place
-    route = find_route(dims, input, weight, bias, arguments, epilogue, channels if channels > out.shape[1] else 0)
-    if route is None or route.directly != last:
-        return False
-    _launch(route, input, weight, bias, operands=_as_read(operands, route, input), output=out)
-    return True
-
-
-def _as_read(operands: Sequence[Tensor], route: Route, input: Tensor) -> list[Tensor]:
-    """What a program reads, as its kernel takes it: of all outputs as they lie, of others one after the other."""
-    if len(operands) != len(route.operand_shapes):
-        raise InvalidProgram(f"got {len(operands)} operands; the program reads {len(route.operand_shapes)}")
-    found = []
-    for operand, shape in zip(operands, route.operand_shapes, strict=True):
-        if operand.numel() != math.prod(shape) or operand.dtype != input.dtype:
-            raise InvalidProgram(
-                f"got an operand of shape {tuple(operand.shape)} and {operand.dtype}; it takes {shape}, {input.dtype}"
-            )
-        lies = route.memory_format if route.directly and shape == route.output_shape else torch.contiguous_format
-        # A number on the CPU goes with tensors of any device.
-        found.append(aligned(operand.to(input.device).reshape(shape).contiguous(memory_format=lies)))
-    return found
-
-
 def _is_ordinary(tensor: Tensor, dtype: torch.dtype) -> bool:
     return tensor.is_cuda and tensor.dtype == dtype and not is_traceable_wrapper_subclass(tensor)
-
-
-def as_list(values: Any, dims: int) -> list[int]:
-    """An argument as one integer an axis."""
-    if isinstance(values, (list, tuple)):
-        return list(values) * (dims if len(values) == 1 else 1)
-    return [values] * dims
 
 
 def _aten(input: Tensor, weight: Tensor, bias: Tensor | None, *arguments: Any) -> Tensor:
@@ -465,23 +120,7 @@ def _aten(input: Tensor, weight: Tensor, bias: Tensor | None, *arguments: Any) -
 
 def _cuda(input: Tensor, weight: Tensor, bias: Tensor | None, *arguments: Any) -> Tensor:
     route = find_route(weight.dim() - 2, input, weight, bias, arguments)
-    return _aten(input, weight, bias, *arguments) if route is None else _launch(route, input, weight, bias)
-
-
-def result_shape(input: Tensor, weight: Tensor, *arguments: Any) -> tuple[int, ...]:
-    """Of a batched call with a list of integers an axis.
-
-    Raises:
-        ValueError: the input, the weight and the lists have different numbers of axes.
-    """
-    stride, padding, output_padding, groups, dilation = arguments
-    sizes = [
-        (size - 1) * step - 2 * pad + spread * (taps - 1) + extra + 1
-        for size, taps, step, pad, extra, spread in zip(
-            input.shape[2:], weight.shape[2:], stride, padding, output_padding, dilation, strict=True
-        )
-    ]
-    return (input.shape[0], weight.shape[1] * groups, *sizes)
+    return _aten(input, weight, bias, *arguments) if route is None else launch(route, input, weight, bias)
 
 
 def _fake(input: Tensor, weight: Tensor, bias: Tensor | None, *arguments: Any) -> Tensor:
@@ -490,7 +129,7 @@ def _fake(input: Tensor, weight: Tensor, bias: Tensor | None, *arguments: Any) -
 
 
 def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-    return _gradients(ctx, gradient, ctx.needs_input_grad[:3])
+    return operator_gradients(ctx, gradient, ctx.needs_input_grad[:3])
 
 
 # With a program behind it, which may be empty, and weights that do not change from call to call as kernels take them:
@@ -527,7 +166,7 @@ torch.library.register_fake("tconv::conv_transpose_epilogue", _fake_epilogue, li
 _library.impl("conv_transpose", _cuda, "CUDA")
 _library.impl("conv_transpose", _aten, "CPU")
 torch.library.register_fake("tconv::conv_transpose", _fake, lib=_library)
-torch.library.register_autograd("tconv::conv_transpose", _backward, setup_context=_setup_context, lib=_library)
+torch.library.register_autograd("tconv::conv_transpose", _backward, setup_context=setup_context, lib=_library)
 
 #: The operators, as graphs name them.
 LAYER = torch.ops.tconv.conv_transpose.default

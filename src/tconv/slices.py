@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from tconv import epilogues, ops
+from tconv import epilogues, ops, routes
 from tconv.epilogues import Epilogue
 from tconv.pointwise.program import parse
 
@@ -122,7 +122,7 @@ def _written(
         if (
             place is not None
             and reason is None
-            and not ops.write(dims, x, *cast[1:], arguments, y, place, program, operands)
+            and not routes.write(dims, x, *cast[1:], arguments, y, place, program, operands)
         ):
             reason = "PyTorch's operator runs the layer, or its kernel writes another memory format"
     if reason is not None and not torch.compiler.is_compiling():

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from tconv import dispatch, ops
+from tconv import dispatch, ops, routes
 from tconv.jit import loader
 from tconv.memory import VECTOR_BYTES
 from tconv.planner import Gpu, Plan
@@ -68,8 +68,8 @@ def as_gpu(monkeypatch: pytest.MonkeyPatch) -> Launched:
             prepared = _turned_round(_at(weight, layer.weight_shape, getattr(torch, layer.dtype)))
             return prepared if memory is None else memory.copy_(prepared)
 
-    monkeypatch.setattr(ops, "decide", lambda *a, **k: decide(*a, gpu=Gpu.h200(), **k))
-    monkeypatch.setattr(ops, "_routes", {})
+    monkeypatch.setattr(routes, "decide", lambda *a, **k: decide(*a, gpu=Gpu.h200(), **k))
+    monkeypatch.setattr(routes, "_routes", {})
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(loader, "_loaded", {})
     monkeypatch.setattr(loader, "check_driver", lambda: None)

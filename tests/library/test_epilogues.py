@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
 import tconv
-from tconv import epilogues, ops
+from tconv import epilogues, routes
 from tconv.epilogues import Epilogue
 from tconv.planner import Plan
 from tconv.pointwise.evaluate import evaluate
@@ -339,10 +339,10 @@ def test_a_tensor_that_is_written_to_in_between_is_refused(launched: list[Plan])
 
 def test_a_call_plans_and_loads_no_kernel_without_the_epilogue(launched: list[Plan]) -> None:
     x, weight, bias = layer(2)
-    before = set(ops._routes)
+    before = set(routes._routes)
     for _ in range(2):
         tconv.conv_transpose2d(x, weight, bias, epilogue=Epilogue(torch.sigmoid))
-    assert [key[2] for key in set(ops._routes) - before] == ["sigmoid(y)"]
+    assert [key[2] for key in set(routes._routes) - before] == ["sigmoid(y)"]
 
 
 def test_a_number_on_the_cpu_goes_with_any_device_and_other_tensors_do_not() -> None:
@@ -365,7 +365,7 @@ def test_an_operand_of_another_size_is_never_read(
 ) -> None:
     x, weight, bias = layer(2)
     with pytest.raises(tconv.InvalidProgram, match=re.escape(message)):
-        ops.fused(2, x, weight, bias, (1, 0, 0, 1, 1), "y + output0", operands)
+        routes.fused(2, x, weight, bias, (1, 0, 0, 1, 1), "y + output0", operands)
     assert not launched
 
 

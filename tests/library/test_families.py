@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import tconv
-from tconv import ops
+from tconv import routes
 from tconv.errors import Unsupported
 from tconv.planner import Gpu, Plan
 
@@ -79,9 +79,9 @@ def test_a_call_follows_the_flags_of_its_moment(as_gpu: list[Plan]) -> None:
     x, weight = dense()
 
     def run() -> str:
-        route = ops.find_route(2, x, weight, None, NO_OPTIONS)
+        route = routes.find_route(2, x, weight, None, NO_OPTIONS)
         assert route is not None
-        close(ops.run(route, x, weight, None), torch.conv_transpose2d(x, weight))
+        close(routes.run(route, x, weight, None), torch.conv_transpose2d(x, weight))
         return as_gpu[-1].kernel.layer.precision
 
     assert run() == "tf32"
@@ -96,9 +96,9 @@ def test_an_input_may_begin_anywhere(memory_format: torch.memory_format, as_gpu:
     x, weight = dense()
     x = x.to(memory_format=memory_format)
     moved = torch.empty(x.numel() + 1)[1:].as_strided(x.shape, x.stride()).copy_(x)
-    route = ops.find_route(2, moved, weight, None, NO_OPTIONS)
+    route = routes.find_route(2, moved, weight, None, NO_OPTIONS)
     assert route is not None and moved.data_ptr() % 16
-    close(ops.run(route, moved, weight, None), torch.conv_transpose2d(x, weight))
+    close(routes.run(route, moved, weight, None), torch.conv_transpose2d(x, weight))
     assert as_gpu[-1].kernel.family == "mma"
 
 
@@ -108,24 +108,24 @@ def test_channels_last_is_read_and_written_as_it_is(gradient: bool, as_gpu: list
     x = x.to(memory_format=torch.channels_last).requires_grad_(gradient)
     for memory_format in (torch.contiguous_format, torch.channels_last):
         weight = weight.to(memory_format=memory_format)
-        route = ops.find_route(2, x, weight, None, NO_OPTIONS)
+        route = routes.find_route(2, x, weight, None, NO_OPTIONS)
         assert route is not None
-        result = ops.run(route, x, weight, None)
+        result = routes.run(route, x, weight, None)
         assert as_gpu[-1].kernel.tile.channels_last == 1
         assert result.is_contiguous(memory_format=torch.channels_last)
         close(result, torch.conv_transpose2d(x, weight))
-    unbatched = ops.find_route(2, x[0], weight, None, NO_OPTIONS)
+    unbatched = routes.find_route(2, x[0], weight, None, NO_OPTIONS)
     assert unbatched is not None
-    close(ops.run(unbatched, x[0].unsqueeze(0), weight, None), torch.conv_transpose2d(x[:1], weight))
+    close(routes.run(unbatched, x[0].unsqueeze(0), weight, None), torch.conv_transpose2d(x[:1], weight))
 
 
 def test_what_is_channels_last_only_in_part_is_copied(as_gpu: list[Plan]) -> None:
     """A contiguous input with a weight in channels_last gives a result in channels_last, as in PyTorch."""
     x, weight = dense()
     weight = weight.to(memory_format=torch.channels_last)
-    route = ops.find_route(2, x, weight, None, NO_OPTIONS)
+    route = routes.find_route(2, x, weight, None, NO_OPTIONS)
     assert route is not None and not route.directly
-    result = ops.run(route, x, weight, None)
+    result = routes.run(route, x, weight, None)
     assert result.is_contiguous(memory_format=torch.channels_last)
     close(result, torch.conv_transpose2d(x, weight))
 

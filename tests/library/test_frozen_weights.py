@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
 import tconv
-from tconv import ops
+from tconv import routes
 from tconv.planner import Gpu
 
 Layer = tconv.ConvTranspose2d
@@ -25,8 +25,8 @@ X = torch.randn(1, 32, 8, 8)
 @pytest.fixture
 def as_mma(as_cuda: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """As `as_cuda`, on tensor cores: kernels that want weights in an order of their own."""
-    decide = ops.decide
-    monkeypatch.setattr(ops, "decide", lambda *args, **options: decide(*args, family="mma", **options))
+    decide = routes.decide
+    monkeypatch.setattr(routes, "decide", lambda *args, **options: decide(*args, family="mma", **options))
     return as_cuda
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import tconv
-from tconv import ops
+from tconv import routes
 from tconv.jit import loader
 
 pytestmark = pytest.mark.gpu
@@ -23,14 +23,14 @@ Layer = tconv.ConvTranspose2d
 def prepared(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
     """Has tensor cores run everything, and lists the memory of each preparation."""
     done: list[torch.Tensor] = []
-    decide, prepare = ops.decide, loader.Launcher._prepare
+    decide, prepare = routes.decide, loader.Launcher._prepare
 
     def listed(*arguments: Any) -> torch.Tensor:
         done.append(prepare(*arguments))
         return done[-1]
 
-    monkeypatch.setattr(ops, "_routes", {})
-    monkeypatch.setattr(ops, "decide", lambda *args, **options: decide(*args, family="mma", **options))
+    monkeypatch.setattr(routes, "_routes", {})
+    monkeypatch.setattr(routes, "decide", lambda *args, **options: decide(*args, family="mma", **options))
     monkeypatch.setattr(loader.Launcher, "_prepare", listed)
     return done
 

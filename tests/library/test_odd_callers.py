@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import tconv
-from tconv import ops
+from tconv import ops, routes
 from tconv.jit import loader
 from tconv.planner import Plan
 
@@ -33,9 +33,9 @@ def _tensors(dims: int) -> list[torch.Tensor]:
 
 
 def _run(dims: int, tensors: list[torch.Tensor], arguments: tuple[Any, ...]) -> torch.Tensor:
-    route = ops.find_route(dims, *tensors, arguments)
+    route = routes.find_route(dims, *tensors, arguments)
     assert route is not None
-    return ops.run(route, *tensors)
+    return routes.run(route, *tensors)
 
 
 @pytest.mark.parametrize("dims", [1, 2, 3])
@@ -85,7 +85,7 @@ def test_axes_of_one_element_with_any_stride(as_gpu: list[Plan]) -> None:
     ids=["batch", "input", "out channels", "in channels", "kernel"],
 )
 def test_tensors_without_elements_are_pytorchs(x: tuple[int, ...], weight: tuple[int, ...], as_gpu: list[Plan]) -> None:
-    assert ops.find_route(1, torch.randn(x), torch.randn(weight), None, (1, 0, 0, 1, 1)) is None
+    assert routes.find_route(1, torch.randn(x), torch.randn(weight), None, (1, 0, 0, 1, 1)) is None
     assert not as_gpu
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import tconv
-from tconv import ops
+from tconv import ops, routes
 from tconv.jit import loader
 
 pytestmark = pytest.mark.gpu
@@ -44,7 +44,7 @@ def cold(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """Nothing is planned or loaded yet; lists what is loaded."""
     loads: list[Any] = []
     load = loader.load
-    monkeypatch.setattr(ops, "_routes", {})
+    monkeypatch.setattr(routes, "_routes", {})
     monkeypatch.setattr(loader, "_loaded", {})
     monkeypatch.setattr(loader, "load", lambda *arguments: loads.append(arguments) or load(*arguments))
     yield loads

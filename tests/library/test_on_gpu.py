@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional
 
 import tconv
-from tconv import ops
+from tconv import routes
 
 pytestmark = pytest.mark.gpu
 
@@ -62,7 +62,7 @@ def _assert_right(got: torch.Tensor, tensors: tuple[torch.Tensor | None, ...], a
 @pytest.fixture
 def said(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
     """Its `messages` are what was said of every new kind of call."""
-    monkeypatch.setattr(ops, "_routes", {})
+    monkeypatch.setattr(routes, "_routes", {})
     caplog.set_level(logging.DEBUG, "tconv")
     return caplog
 

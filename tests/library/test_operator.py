@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
 import tconv
-from tconv import dispatch, ops
+from tconv import dispatch, ops, routes
 from tconv.planner import Plan
 
 OPERATOR = torch.ops.tconv.conv_transpose.default
@@ -70,9 +70,9 @@ def test_gradients_of_the_operator(dims: int) -> None:
 
 
 def _run(dims: int, tensors: list[torch.Tensor], arguments: tuple[Any, ...]) -> torch.Tensor:
-    route = ops.find_route(dims, *tensors, arguments)
+    route = routes.find_route(dims, *tensors, arguments)
     assert route is not None
-    return ops.run(route, *tensors)
+    return routes.run(route, *tensors)
 
 
 @pytest.mark.parametrize("dims", [1, 2, 3])
@@ -83,11 +83,11 @@ def test_the_eager_path(dims: int, as_gpu: list[Plan]) -> None:
     for _ in range(3):
         torch.testing.assert_close(_run(dims, tensors, arguments), expected)
     assert len(as_gpu) == 3
-    assert len(ops._routes) == 1
+    assert len(routes._routes) == 1
     shifted = [torch.stack([tensor, tensor], -1)[..., 1] for tensor in tensors]
     assert not any(tensor.is_contiguous() for tensor in shifted)
     torch.testing.assert_close(_run(dims, shifted, arguments), expected)
-    assert len(ops._routes) == 2
+    assert len(routes._routes) == 2
 
 
 def test_the_first_call_says_how_long_it_took(as_gpu: list[Plan], caplog: pytest.LogCaptureFixture) -> None:
@@ -132,26 +132,26 @@ def test_the_memory_format_is_torchs(dims: int, dtype: torch.dtype, as_gpu: list
 
 
 def test_the_memory_of_routes_is_bounded(as_gpu: list[Plan], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ops, "_MOST_ROUTES", 4)
+    monkeypatch.setattr(routes, "_MOST_ROUTES", 4)
     weight = torch.randn(2, 2, 4)
     for length in range(1, 20):
         x = torch.randn(1, 2, length)
         torch.testing.assert_close(
             _run(1, [x, weight, None], (2, 1, 0, 1, 1)), functional.conv_transpose1d(x, weight, None, 2, 1)
         )
-        assert len(ops._routes) <= 4
+        assert len(routes._routes) <= 4
 
 
 def test_what_torch_refuses_has_no_route(as_gpu: list[Plan]) -> None:
     x, weight = torch.randn(1, 2, 3), torch.randn(2, 2, 4)
-    assert ops.find_route(1, x, weight, None, (1, (0,), 0, 1, [1])) is not None
+    assert routes.find_route(1, x, weight, None, (1, (0,), 0, 1, [1])) is not None
     odd = [(0, 0, 0, 1, 1), ("two", 0, 0, 1, 1), (1, 0, 1, 1, 1), (1, 0, 0, 1.5, 1)]
     equal_to_the_ordinary_one = [(True, (0,), 0, 1, [1]), (1, (0.0,), 0, 1, [1]), (1, (0,), 0, 1.0, [1])]
     for arguments in odd + equal_to_the_ordinary_one:
-        assert ops.find_route(1, x, weight, None, arguments) is None
-    assert ops.find_route(1, x, weight, None, (1, (0,), 0, 1, [1])) is not None
-    assert ops.find_route(1, x, None, None, (1, 0, 0, 1, 1)) is None
-    assert ops.find_route(1, x.to_sparse(), weight, None, (1, 0, 0, 1, 1)) is None
+        assert routes.find_route(1, x, weight, None, arguments) is None
+    assert routes.find_route(1, x, weight, None, (1, (0,), 0, 1, [1])) is not None
+    assert routes.find_route(1, x, None, None, (1, 0, 0, 1, 1)) is None
+    assert routes.find_route(1, x.to_sparse(), weight, None, (1, 0, 0, 1, 1)) is None
 
 
 def test_autocast_casts_all_but_float64(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,7 +236,7 @@ ANOTHER_IMPORT = """
 import importlib, os, sys
 import torch
 import tconv
-from tconv import ops
+from tconv import ops, routes
 
 first, x, weight = tconv, torch.randn(2, 4, 5, 5), torch.randn(4, 3, 4, 4)
 compiled = torch.compile(lambda x: first.conv_transpose2d(x, weight, stride=2), backend="aot_eager", fullgraph=True)

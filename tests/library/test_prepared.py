@@ -12,7 +12,7 @@ from torch import nn
 from torch._inductor.fx_passes import freezing_patterns
 from torch.fx import Graph, Node
 
-from tconv import compiler, ops
+from tconv import compiler, ops, routes
 from tconv.jit import loader
 
 #: Each compiles by Inductor, without its caches.
@@ -45,11 +45,11 @@ class Calls(list[tuple[Any, ...]]):
 @pytest.fixture
 def insist(monkeypatch: pytest.MonkeyPatch, as_gpu: Any) -> Callable[..., None]:
     """Has all calls decided with these options."""
-    decide, decide_call = compiler.decide, ops.decide
+    decide, decide_call = compiler.decide, routes.decide
 
     def insist(**options: Any) -> None:
         monkeypatch.setattr(compiler, "decide", lambda *a, **k: decide(*a, **k, **options))
-        monkeypatch.setattr(ops, "decide", lambda *a, **k: decide_call(*a, **k, **options))
+        monkeypatch.setattr(routes, "decide", lambda *a, **k: decide_call(*a, **k, **options))
 
     insist(family="mma")  # kernels that want weights in an order of their own
     return insist
@@ -164,11 +164,11 @@ def test_another_kernel_than_the_one_that_they_were_prepared_for(
         monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", allowed)
         run_as_cuda(calls[0], model)
         assert len(as_gpu.prepared) == prepared, "another kernel prepares its weights for each call"
-    ops._routes.clear()
+    routes._routes.clear()
     insist(family="direct")
     run_as_cuda(calls[0], model)
     assert len(as_gpu.prepared) == 3 and as_gpu[-1].kernel.family == "direct"
-    monkeypatch.setattr(ops, "find_route", lambda *call: None)
+    monkeypatch.setattr(routes, "find_route", lambda *call: None)
     run_as_cuda(calls[0], model)
     assert len(as_gpu) == 4
 

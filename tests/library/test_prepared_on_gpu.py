@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from tconv import compiler, dispatch, ops
+from tconv import compiler, dispatch, ops, routes
 from tconv.compiler import backend
 from tconv.jit import loader
 from tconv.kernels.source import PREPARING
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.gpu
 def insist(monkeypatch: pytest.MonkeyPatch, family: str | None) -> None:
     for module in (compiler, ops):
         monkeypatch.setattr(module, "decide", lambda *a, **k: dispatch.decide(*a, **k, family=family))
-    monkeypatch.setattr(ops, "_routes", {})
+    monkeypatch.setattr(routes, "_routes", {})
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ def test_the_operator_with_another_kernels_weights(
     expected = torch.relu(functional.conv_transpose2d(x, weight, None, 2, 1))
     near(ops.LAYER_WITH_EPILOGUE(*call), expected)
     assert len(prepared) == 1
-    monkeypatch.setattr(ops, "find_route", lambda *_: None)
+    monkeypatch.setattr(routes, "find_route", lambda *_: None)
     near(ops.LAYER_WITH_EPILOGUE(*call), expected)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 import tconv
-from tconv import epilogues, ops, slices
+from tconv import epilogues, routes, slices
 from tconv.epilogues import Epilogue
 from tconv.slices import Slice, slice_of
 
@@ -144,7 +144,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> Told:
 
     why_apart: Callable[..., str | None] = epilogues.why_apart
     monkeypatch.setattr(epilogues, "why_apart", lambda *tensors: why_apart(*tensors, anywhere=True))
-    monkeypatch.setattr(ops, "write", write)
+    monkeypatch.setattr(routes, "write", write)
     return told
 
 

@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 import tconv
-from tconv import ops
+from tconv import routes
 
 pytestmark = pytest.mark.gpu
 
@@ -56,13 +56,13 @@ def test_they_are_the_results(
     larger = torch.full((len(x), channels + 24, *expected.shape[2:]), float("nan"), device="cuda", dtype=dtype)
     larger = larger.to(memory_format=format) if last else larger
     written: list[bool] = []
-    write = ops.write
+    write = routes.write
 
     def noted(*arguments: Any) -> bool:
         written.append(write(*arguments))
         return written[-1]
 
-    monkeypatch.setattr(ops, "write", noted)
+    monkeypatch.setattr(routes, "write", noted)
     call(x, weight, None, stride, epilogue=epilogue, out=larger[:, 8 : 8 + channels])
     assert torch.equal(larger[:, 8 : 8 + channels], expected)
     assert larger[:, :8].isnan().all() and larger[:, 8 + channels :].isnan().all()

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import tconv
-from tconv import dispatch, ops
+from tconv import dispatch, routes
 from tconv.dispatch import decide
 from tconv.planner import Gpu, Plan
 from tconv.planner.choice import leading
@@ -110,18 +110,18 @@ def test_a_call_finds_its_way(measured: Callable[..., None], as_gpu: list[Plan])
     expected = torch.conv_transpose2d(X, WEIGHT, None, *POSITIONAL)
     fast = answer(question(), 0.2, 0.3)
     measured({question(): fast})
-    route = ops.find_route(2, X, WEIGHT, None, POSITIONAL)
+    route = routes.find_route(2, X, WEIGHT, None, POSITIONAL)
     assert route is not None
-    torch.testing.assert_close(ops.run(route, X, WEIGHT, None), expected)
+    torch.testing.assert_close(routes.run(route, X, WEIGHT, None), expected)
     assert as_gpu[-1].kernel.tile == fast.tile
-    ops._routes.clear()
+    routes._routes.clear()
     measured({question(): answer(question(), 0.531, 0.271)})
-    assert ops.find_route(2, X, WEIGHT, None, POSITIONAL) is None
+    assert routes.find_route(2, X, WEIGHT, None, POSITIONAL) is None
 
 
 def test_the_table_is_asked_for_new_calls_alone(monkeypatch: pytest.MonkeyPatch, as_gpu: list[Plan]) -> None:
     asked: list[str] = []
     monkeypatch.setattr(dispatch, "_answers", lambda gpu: asked.append(gpu.name) or {})
     for _ in range(3):
-        ops.find_route(2, X, WEIGHT, None, POSITIONAL)
+        routes.find_route(2, X, WEIGHT, None, POSITIONAL)
     assert asked == [H200.name]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import tconv
-from tconv import ops
+from tconv import routes
 from tconv.evaluation.precision import resolve
 from tconv.evaluation.stopwatch import CudaClock
 from tconv.jit import tuned
@@ -31,7 +31,7 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.delenv("TCONV_INSIST")
     settings.cache_clear()
     tuned.answers.cache_clear()
-    monkeypatch.setattr(ops, "_routes", {})
+    monkeypatch.setattr(routes, "_routes", {})
     yield
     settings.cache_clear()
     tuned.answers.cache_clear()
