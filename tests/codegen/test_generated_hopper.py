@@ -21,8 +21,7 @@ from tconv.planner import Gpu
 from tconv.problem import TF32, Layer, Precision, Problem
 from tconv.rewriter.pipeline import build
 from tconv.rewriter.planning import Basis, plan_layers
-from tconv.sandbox.cut import cut_of
-from tconv.sandbox.cut import told as told_of
+from tconv.sandbox.cut import cut_of, launch_of
 from tconv.sandbox.emulated import ask
 from tconv.sandbox.trace import Trace, TracedLayer
 
@@ -169,7 +168,7 @@ def test_as_many_blocks_as_a_gpu_has_multiprocessors(
     assert file["_gpu"](torch.device("cuda", 0)).multiprocessors == multiprocessors
     for (name, layer), (best, _) in zip(LAYERS.items(), file["_RECORDED"].values(), strict=True):
         problem = Problem(replace(layer, precision=precision), *PLANNED[name])
-        grid = told_of(cut_of(best, file["_CUDA"]), problem, multiprocessors, ask).grid
+        grid = launch_of(cut_of(best, file["_CUDA"]), problem, multiprocessors, ask).grid
         assert multiprocessors // 2 < grid <= multiprocessors
 
 

@@ -32,7 +32,7 @@ OWN_ARITHMETIC = {
 }
 #: Those that are seen to call PyTorch's own operator. It is not seen inside a custom operator.
 CALLS_PYTORCH = {
-    "channel_k_tiles",
+    "channel_chunks",
     "channels_last_inside",
     "functional",
     "fx_traced",

@@ -164,10 +164,10 @@ def known(
         words += [f"types=({' '.join(f'torch.{dtype},' for dtype in epilogue.types)})"]
     said = ", ".join(f'"{part}"' if isinstance(part, str) and '"' not in part else repr(part) for part in epilogue.said)
     said = f"({said}{',' * (len(epilogue.said) == 1)})"
-    line = f"{said}: _KnownEpilogue({', '.join(words)})"
+    line = f"{said}: _Known({', '.join(words)})"
     if len(line) < _ENTRY and "\n" not in line:
         return line
-    return f"{said}: _KnownEpilogue(\n" + "".join(f"        {word},\n" for word in words) + "    )"
+    return f"{said}: _Known(\n" + "".join(f"        {word},\n" for word in words) + "    )"
 
 
 def _source(source: Source | None, learns: bool, constants: Mapping[str, str]) -> str:

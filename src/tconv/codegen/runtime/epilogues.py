@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     )
     from tconv.codegen.runtime.dispatch import _Launch, _launch_for
     from tconv.codegen.runtime.gradients import _apply_fused
-    from tconv.codegen.runtime.known_epilogues import _EPILOGUES, _POINTWISE, _PROGRAMS, _KnownEpilogue
+    from tconv.codegen.runtime.known_epilogues import _EPILOGUES, _POINTWISE, _PROGRAMS, _Known
     from tconv.codegen.runtime.modules import _CudaForward
 
 # ---- copied from here on
@@ -216,7 +216,7 @@ def _fused(tensors, options, epilogue, autocast):
 def _known_epilogue(epilogue, layer, x):
     """What is recorded of an epilogue, and the tensors that its program reads; None where no kernel computes it."""
     if epilogue.function is None and not epilogue.modules:
-        return _KnownEpilogue(""), ()
+        return _Known(""), ()
     said, tensors = epilogue.read(layer.shape, x)
     known = _EPILOGUES.get(said)
     if known is None and said and layer.batch == 1:  # what all samples have and what each has is the same

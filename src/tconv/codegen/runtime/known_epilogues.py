@@ -22,8 +22,8 @@ _AGAIN = ()
 #              "again": PyTorch tells it
 #   wide       some of it autocast computes in float32
 #   types      of the results for which it holds; empty for all
-_KnownEpilogue = namedtuple(
-    "_KnownEpilogue",
+_Known = namedtuple(
+    "_Known",
     "program operands again sources backward reads slope keeps wide types",
     defaults=((), None, (), "", (), None, False, False, ()),
 )
