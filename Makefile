@@ -1,6 +1,6 @@
 # make demo      what tconv does, on one example
 # make test      lint, types and tests, in some minutes: what CI runs. Of most kernels' cases it takes a part, another one
-#                with every change of the tree, and says at its end what it left out
+#                with every change of their code, and says at its end what it left out
 # make test-all  all tests: before a change of kernels, planner or emulator is done, each night, before a release
 # make test-gpu  the tests that need a GPU, counted in benchmarks/results/gpu_tests.json
 # make bench     the documents' tables and plots, on a machine with a GPU
@@ -11,8 +11,8 @@
 # VENV    where the virtual environment goes
 # TORCH   what to install as torch ("torch==2.6.0", a wheel's path); else the torch that PYTHON imports is used,
 #         else the CUDA build where there is a GPU, else the CPU build of constraints.txt
-# SHARD   a number: which part `make test` takes, and the seed of the random problems; without it, one taken from the
-#         contents of the tree
+# SHARD   a number, or kernels=NUMBER,codegen=NUMBER and the like: which part `make test` takes, and the seed of the
+#         random problems; without it, of each area a number taken from its code
 
 PYTHON ?= python3
 VENV   ?= .venv

@@ -3,7 +3,7 @@
 Under `--rotate` three kinds are left out, and a list of them closes the run:
 
 - `@pytest.mark.rotates(parts)`: of a test's cases, all but one in `parts`. Which ones run depends on the shard, a
-  number taken from the contents of the tree: every change meets other cases, and the same tree the same ones.
+  number taken from the code of the test's area: every change meets other cases, and the same code the same ones.
 - `@pytest.mark.slow` and `@pytest.mark.compat`: whole tests, or cases, that belong to `make test-all`.
 
 The shard is also the seed of the random problems (the fixture `shard`), with `--rotate` or without.
@@ -11,19 +11,32 @@ The shard is also the seed of the random problems (the fixture `shard`), with `-
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-#: What makes a tree another one. Results of measurements and documents do not.
-_CONTENTS = ("src", "tests", "examples", "pyproject.toml", "constraints.txt")
+#: The folders and files of each area, under `src/tconv` and under `tests`. A change of one draws no cases of another.
+_AREAS = {
+    "kernels": (
+        ("kernels", "planner", "emulator", "jit", "pointwise", "problem.py"),
+        ("kernels", "emulator", "jit", "pointwise", "fuzz", "test_choices.py", "test_problem.py", "test_planner*.py"),
+    ),
+    "codegen": (("codegen", "rewriter"), ("codegen", "rewriter")),
+    "judge": (("evaluation", "sandbox"), ("evaluation", "sandbox", "corpus", "cli")),
+}
+#: All else.
+_LIBRARY = "library"
+AREAS = (*_AREAS, _LIBRARY)
+_COMMENT = re.compile(r"//[^\n]*|[ \t]+$", re.MULTILINE)
 _SHARDS = 10_000
 _LEFT_OUT = "left_out"
 _lines_key = pytest.StashKey[list[str]]()
@@ -31,12 +44,40 @@ _lines_key = pytest.StashKey[list[str]]()
 _WHOLE = {"slow": "slow", "compat": "other compilers"}
 
 
-def tree_digest(root: Path = ROOT) -> str:
-    """A digest of the names and bytes of the source files under `root`, with git or without."""
-    digest = hashlib.sha256()
-    for path in sorted(file for name in _CONTENTS for file in _files(root / name)):
-        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()
+def area_of(path: str) -> str:
+    """The area of a test's file or of a source, by its path in the repository."""
+    for area, (sources, tests) in _AREAS.items():
+        of_area = [*(f"src/tconv/{each}" for each in sources), *(f"tests/{each}" for each in tests)]
+        if any(PurePath(path).match(each) or path.startswith(f"{each}/") for each in of_area):
+            return area
+    return _LIBRARY
+
+
+def area_digests(root: Path = ROOT) -> dict[str, str]:
+    """By area, a digest of the names and the code of the files under `root`: without comments and docstrings."""
+    digests = {area: hashlib.sha256() for area in AREAS}
+    for path in sorted(file for name in ("src", "tests", "examples") for file in _files(root / name)):
+        name = path.relative_to(root).as_posix()
+        digests[area_of(name)].update(name.encode() + b"\0" + _code(path) + b"\0")
+    return {area: digest.hexdigest() for area, digest in digests.items()}
+
+
+def _code(path: Path) -> bytes:
+    content = path.read_bytes()
+    if path.suffix in (".cuh", ".h", ".cpp"):
+        return _COMMENT.sub("", content.decode()).encode()
+    if path.suffix != ".py":
+        return content
+    try:
+        tree = ast.parse(content)
+    except SyntaxError:  # as some model files of tests are meant to be
+        return content
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and ast.get_docstring(
+            node
+        ):
+            node.body = node.body[1:]
+    return ast.dump(tree).encode()
 
 
 def _files(path: Path) -> Iterator[Path]:
@@ -61,32 +102,57 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--rotate", action="store_true", help="leave out slow tests, and most cases of those that rotate")
     group.addoption(
         "--shard",
-        type=int,
-        default=os.environ.get("SHARD") or None,
-        help="which cases run under --rotate, and the seed of random ones (default: $SHARD, else from the tree)",
+        default=os.environ.get("SHARD"),
+        metavar="NUMBER|AREA=NUMBER,...",
+        help="which cases run under --rotate, and the seed of random ones (default: $SHARD, else from the area's code)",
     )
 
 
+def shards_of(asked: str | None) -> dict[str, int]:
+    """By area: what was asked for, one number or some areas' own, and of the others the one of their code.
+
+    Raises:
+        pytest.UsageError: it is neither, or there is no such area.
+    """
+    given = dict.fromkeys(AREAS, asked) if asked and "=" not in asked else {}
+    for each in asked.split(",") if asked and not given else ():
+        area, _, number = each.partition("=")
+        given[area] = number
+    if given.keys() - set(AREAS) or not all(number and number.isdigit() for number in given.values()):
+        raise pytest.UsageError(f"got SHARD={asked}; allowed are a number, or AREA=NUMBER,... of {', '.join(AREAS)}")
+    digests = area_digests() if given.keys() < set(AREAS) else {}
+    of_code = {area: int(digest[:16], 16) % _SHARDS for area, digest in digests.items()}
+    return of_code | {area: int(number or 0) for area, number in given.items()}
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    if config.option.shard is None:  # xdist hands the options on to its workers
-        config.option.shard = int(tree_digest()[:16], 16) % _SHARDS
+    if not isinstance(config.option.shard, dict):  # xdist hands the options on to its workers
+        config.option.shard = shards_of(config.option.shard)
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    return f"shard: {config.option.shard}"
+    return f"shards: {_written(config)}"
+
+
+def _written(config: pytest.Config) -> str:
+    return ",".join(f"{area}={number}" for area, number in config.option.shard.items())
+
+
+def _shard_of(item: pytest.Item, config: pytest.Config) -> int:
+    return config.option.shard[area_of(f"tests/{item.nodeid.partition('::')[0].removeprefix('tests/')}")]
 
 
 @pytest.fixture(scope="session")
 def shard(request: pytest.FixtureRequest) -> int:
-    """The number that changes with the tree; repeated by `SHARD=`."""
-    return request.config.option.shard
+    """The number that changes with the code of the kernels; repeated by `SHARD=`."""
+    return request.config.option.shard["kernels"]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.option.rotate:
         return
     all_of = Counter(item.nodeid.partition("::")[0] for item in items)
-    reasons = [(item, _why_left_out(item, config.option.shard)) for item in items]
+    reasons = [(item, _why_left_out(item, _shard_of(item, config))) for item in items]
     left_out = [item for item, reason in reasons if reason]
     items[:] = [item for item, reason in reasons if not reason]
     counts = Counter((item.nodeid.partition("::")[0], reason) for item, reason in reasons if reason)
@@ -133,6 +199,5 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Ite
     terminalreporter.section("left out this time")
     for line in lines:
         terminalreporter.line(line)
-    shard = config.option.shard
-    terminalreporter.line(f"`make test SHARD={shard}` runs the same cases again, another number others;")
-    terminalreporter.line("`make test-all` runs all. Without SHARD the number is taken from the tree's contents.")
+    terminalreporter.line(f"`make test SHARD={_written(config)}` runs the same cases again, other numbers others;")
+    terminalreporter.line("`make test-all` runs all. Without SHARD the numbers are taken from the code of each area.")

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from rotation import runs, tree_digest
+from rotation import AREAS, ROOT, area_digests, area_of, runs, shards_of
 
 TESTS = """
 import pytest
@@ -64,7 +64,7 @@ def test_what_is_left_out_is_listed_and_counted_above_the_closing_line(tmp_path:
         "     1 of    43  test_it.py: other compilers",
         "     1 of    43  test_it.py: slow",
     ]
-    assert "make test SHARD=7" in lines[3] and "make test-all" in lines[4]
+    assert f"make test SHARD={','.join(f'{area}=7' for area in AREAS)}`" in lines[3] and "make test-all" in lines[4]
     assert re.fullmatch(rf"=+ {len(found)} passed, {cases + 2} deselected in .*", lines[-1])
 
 
@@ -77,17 +77,36 @@ def test_a_case_stays_in_its_part_whatever_else_there_is() -> None:
     assert [shard for shard in range(8) if runs("a case", 4, shard)] == [3, 7]
 
 
-def test_the_digest_is_that_of_the_sources(tmp_path: Path) -> None:
-    source = tmp_path / "src" / "package" / "module.py"
+def test_the_digests_are_those_of_the_code(tmp_path: Path) -> None:
+    source = tmp_path / "src" / "tconv" / "planner" / "module.py"
     source.parent.mkdir(parents=True)
-    source.write_text("x = 1")
-    first = tree_digest(tmp_path)
-    for other in ("src/package/__pycache__/module.pyc", "src/package.egg-info/PKG-INFO", "build/module.py"):
+    source.write_text('"""Says."""\nx = 1  # said')
+    first = area_digests(tmp_path)
+    for other in ("src/tconv/__pycache__/module.pyc", "src/tconv.egg-info/PKG-INFO", "build/module.py"):
         (tmp_path / other).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / other).write_text("left by tools")
-    assert tree_digest(tmp_path) == first
+    source.write_text('"""Says more."""\nx = 1')
+    assert area_digests(tmp_path) == first, "no code is another"
     source.write_text("x = 2")
-    changed = tree_digest(tmp_path)
-    assert changed != first
+    changed = area_digests(tmp_path)
+    assert {area for area in AREAS if changed[area] != first[area]} == {"kernels"}
     source.rename(source.with_name("renamed.py"))
-    assert tree_digest(tmp_path) not in (first, changed)
+    assert area_digests(tmp_path)["kernels"] not in (first["kernels"], changed["kernels"])
+
+
+def test_every_folder_has_the_area_of_what_it_tests() -> None:
+    assert area_of("src/tconv/planner/mma/shape.py") == area_of("tests/test_planner_mma.py") == "kernels"
+    assert area_of("src/tconv/rewriter/run.py") == area_of("tests/codegen/test_headers.py") == "codegen"
+    assert area_of("src/tconv/sandbox/cut.py") == area_of("tests/evaluation/test_judge.py") == "judge"
+    assert area_of("src/tconv/ops.py") == area_of("tests/library/test_on_gpu.py") == "library"
+    named = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir() and path.name[0] not in "_."}
+    assert {name for name in named if area_of(f"tests/{name}/x.py") == "library"} == {"data", "library", "tuning"}
+
+
+def test_shards_that_are_asked_for() -> None:
+    assert shards_of("7") == dict.fromkeys(AREAS, 7)
+    one = shards_of("judge=3")
+    assert one == {**shards_of(None), "judge": 3}
+    for wrong in ("x", "judge=x", "others=3", "7,8"):
+        with pytest.raises(pytest.UsageError, match="allowed are"):
+            shards_of(wrong)
