@@ -1,4 +1,4 @@
-"""``torch.compile(model, backend="tconv")``: Inductor, with transposed convolutions and what stands behind them fused.
+"""``torch.compile(model, backend="tconv")``: Inductor, with transposed convolutions and their epilogues fused.
 
 The one place that knows what is not stable in torch: Inductor's compile function, its options and its graph passes.
 """
@@ -244,6 +244,6 @@ def epilogues(layer: Node) -> Iterator[tuple[Node, Program, list[Node]]]:
                 if alike and reader.is_closed(node):
                     yield node, reader.program(node), list(reader.operands)
             except InvalidProgram as reason:
-                _log.info("what stands behind %s runs by itself from %s on: %s", layer, node, reason)
+                _log.info("the epilogue of %s runs by itself from %s on: %s", layer, node, reason)
                 return
         node = node.next

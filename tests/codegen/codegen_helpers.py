@@ -100,7 +100,7 @@ def fused_text(
     left: Collection[str] = (),
     types: Sequence[str] = (),
 ) -> str:
-    """The text that tconv writes for a model file, with what stands behind its layers in their kernels.
+    """The text that tconv writes for a model file, with the epilogues of its layers in their kernels.
 
     Args:
         left: the names of layers that are left to PyTorch.

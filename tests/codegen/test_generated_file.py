@@ -57,7 +57,7 @@ def texts() -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def with_epilogues() -> dict[str, str]:
-    """Files whose kernels take what stands behind their layers, of one layer and of a sequence."""
+    """Files whose kernels take the epilogues of their layers, of one layer and of a sequence."""
     models = EXAMPLES.parent / "benchmarks" / "fused"
     found = {name: fused_text(models / f"{name}.py") for name in ("residual_3d", "dcgan")}
     return {name: text.replace("self.eval()", "") for name, text in found.items()}  # the model's own

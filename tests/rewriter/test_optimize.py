@@ -497,7 +497,7 @@ def test_the_command_writes_the_committed_example(tmp_path: Path) -> None:
     assert all(line.startswith("tconv: ") for line in errors.splitlines()), errors
     assert output.read_bytes() == (EXAMPLES / "generated" / "strided_dilated_new.py").read_bytes()
     told = json.loads(report.read_text())
-    steps = ["starting", "tracing strided_dilated.py", "looking at what stands behind the layers", "planning"]
+    steps = ["starting", "tracing strided_dilated.py", "looking at the epilogues of layers", "planning"]
     assert told["equal"] is True and list(told["seconds"])[:4] == steps
     assert (tmp_path / "r.html").read_text() == page(told)
     lines = shown.splitlines()

@@ -1,4 +1,4 @@
-"""What a file is generated from: the layers of a model with their plans, and what stands behind them."""
+"""What a file is generated from: the layers of a model with their plans, and their epilogues."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class PlannedLayer:
     def fused(self) -> dict[str, Plan]:
         """Of `variants` those that the file has with the layer's epilogue, too: of each type the best one.
 
-        At sizes that these do not run, it stands behind the kernel for any size.
+        At sizes that these do not run, it runs after the kernel for any size.
         """
         return {use: plan for use, plan in self.variants.items() if plan in [plans[0] for plans in self.groups]}
 

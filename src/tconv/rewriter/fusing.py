@@ -1,4 +1,4 @@
-"""What stands behind a model file's layers, handed to their kernels: which text says so, and by which programs."""
+"""The epilogues of a model file's layers, handed to their kernels: which text says so, and by which programs."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ class _Job:
         request = self.request
         if not request.fuse:
             return Fused(found)
-        self.say("looking at what stands behind the layers")
+        self.say("looking at the epilogues of layers")
         return with_epilogues(request.model, found, self.workshop, request.interface, timeout_s=request.timeout_s)
 
     def _searches(self) -> bool:

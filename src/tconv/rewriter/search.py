@@ -67,7 +67,7 @@ def search(
 ) -> Searched:
     """Measures every distinct layer of a model whose question, as the file asks it, has no answer yet.
 
-    A layer is measured with the program that stands behind it.
+    A layer is measured with the program of its epilogue.
 
     Args:
         gpu: the current one.

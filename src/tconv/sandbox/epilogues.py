@@ -1,4 +1,4 @@
-"""What stands behind the transposed convolutions of a model file: what its lines call, as a forward pass shows it.
+"""The epilogues of the transposed convolutions of a model file: what its lines call, as a forward pass shows it.
 
 Seen twice: in the file as it is, what each call in its text calls (`Callees`); and in the file with epilogues handed to
 its layers, what these call, and by what the written file will know them (`Epilogues`).

@@ -73,7 +73,7 @@ class TracedLayer:
         return self.called and self.line is None and not self.scripted
 
     def with_program(self, problem: Problem, programs: Mapping[str, str]) -> Problem:
-        """`problem` with the first program that stands behind the layer; as it is where none does.
+        """`problem` with the first program of the layer's epilogues; as it is where there is none.
 
         Args:
             programs: by what is called behind layers.

@@ -48,7 +48,7 @@ class FusedSource:
         text: the whole file.
         lines: of each line of `text`, from 1 on, the line of the user's source that it came from.
         sites: the calls that were given epilogues, by their numbers.
-        apart: why nothing goes with other layers' calls, where something stands behind them.
+        apart: why other layers have no epilogue, where something follows them.
     """
 
     text: str

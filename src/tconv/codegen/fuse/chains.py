@@ -1,4 +1,4 @@
-"""What stands behind the layers of a model file: chains of expressions and statements.
+"""The epilogues of the layers of a model file: chains of expressions and statements.
 
 A layer's result is followed through the expression in which the layer is called, and then through the statements behind
 that, as long as they are calls and operators that the pointwise language has, on it and on what needs no computation.
@@ -46,7 +46,7 @@ class Joined:
 
 @dataclass
 class Chain:
-    """A layer's call and what was found to stand behind it.
+    """A layer's call and the epilogue that was found.
 
     Args:
         layer: the call.
@@ -113,7 +113,7 @@ class ChainFinder:
         self._without = without
         self._frames = reader_of_frames(tree)
         self._uses: dict[ast.FunctionDef, Uses] = {}
-        #: Why nothing goes with layers' calls, where something stands behind them.
+        #: Why layers have no epilogue, where something follows them.
         self.apart: dict[Place, str] = {}
         #: The calls of layers that were looked at.
         self.looked_at: set[Place] = set()
@@ -151,7 +151,7 @@ class ChainFinder:
         return chain
 
     def _what_ends(self, block: Sequence[ast.stmt], number: int, layer: ast.Call) -> str | None:
-        """Why nothing goes with a layer; None where nothing stands behind it."""
+        """Why a layer has no epilogue; None where nothing follows it."""
         around = self._parents[layer]
         while isinstance(around, ast.List | ast.Tuple | ast.keyword):
             around = self._parents[around]

@@ -1,4 +1,4 @@
-"""What a generated file records of what stands behind its layers."""
+"""What a generated file records of the epilogues of its layers."""
 # mypy: ignore-errors
 
 from collections import namedtuple

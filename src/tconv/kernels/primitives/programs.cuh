@@ -1,4 +1,4 @@
-// What the programs that stand behind layers are made of.
+// What the programs of epilogues are made of.
 #pragma once
 #include "primitives/epilogue.cuh"
 
