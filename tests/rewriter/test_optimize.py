@@ -32,7 +32,7 @@ from tconv.jit.compile import Compiled
 from tconv.jit.loader import compile_kept
 from tconv.planner import DIRECT, Gpu
 from tconv.problem import Layer, Problem
-from tconv.rewriter import check, pipeline, run
+from tconv.rewriter import check, planning, run
 from tconv.rewriter.outcome import Outcome, Request, to_dict
 from tconv.rewriter.output import draft
 from tconv.rewriter.planning import Basis, plan_layers
@@ -389,7 +389,7 @@ def test_other_types_and_what_becomes_of_other_calls_stand_in_the_file(model_fil
 def test_a_file_that_would_not_run_a_layer_at_other_sizes_is_refused(
     model_file: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipeline, "_any_size", lambda best, gpu: [])
+    monkeypatch.setattr(planning, "_any_size", lambda best, gpu: [])
     path = model_file(DENSE)
     with pytest.raises(ModelFileError, match=r"has no kernel for .*: none takes an input of this size"):
         optimize(request_for(path, archs=("sm_90a",)))
