@@ -6,6 +6,8 @@ Under `--rotate` three kinds are left out, and a list of them closes the run:
   number taken from the code of the test's area: every change meets other cases, and the same code the same ones.
 - `@pytest.mark.slow` and `@pytest.mark.compat`: whole tests, or cases, that belong to `make test-all`.
 
+Tests marked `gpu` are left out of every run where there is no CUDA device, and counted in one line.
+
 The shard is also the seed of the random problems (the fixture `shard`), with `--rotate` or without.
 """
 
@@ -149,18 +151,33 @@ def shard(request: pytest.FixtureRequest) -> int:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not config.option.rotate:
-        return
+    of_gpus = _without_their_gpu(items)
+    items[:] = [item for item in items if item not in of_gpus]
     all_of = Counter(item.nodeid.partition("::")[0] for item in items)
-    reasons = [(item, _why_left_out(item, _shard_of(item, config))) for item in items]
-    left_out = [item for item, reason in reasons if reason]
-    items[:] = [item for item, reason in reasons if not reason]
+    reasons = [(item, _why_left_out(item, _shard_of(item, config))) for item in items] if config.option.rotate else []
+    left_out = [*of_gpus, *(item for item, reason in reasons if reason)]
+    if not left_out:
+        return
     counts = Counter((item.nodeid.partition("::")[0], reason) for item, reason in reasons if reason)
+    gone = set(left_out)
+    items[:] = [item for item in items if item not in gone]
     lines = [f"{count:6} of {all_of[file]:5}  {file}: {reason}" for (file, reason), count in sorted(counts.items())]
+    lines += [f"{len(of_gpus):6} tests need a CUDA device: make test-gpu runs them"] * bool(of_gpus)
     if hasattr(config, "workeroutput"):
         config.workeroutput[_LEFT_OUT] = {"ids": [item.nodeid for item in left_out], "lines": lines}
     else:
         _keep(config, left_out, lines)
+
+
+def _without_their_gpu(items: Sequence[pytest.Item]) -> dict[pytest.Item, None]:
+    """The tests that need a GPU, where there is none."""
+    marked = dict.fromkeys(item for item in items if item.get_closest_marker("gpu"))
+    if marked:
+        import torch
+
+        if torch.cuda.is_available():
+            return {}
+    return marked
 
 
 def _why_left_out(item: pytest.Item, shard: int) -> str | None:

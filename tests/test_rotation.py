@@ -29,10 +29,10 @@ def test_each_time(): print("[each]")
 INI = "[pytest]\nmarkers =\n rotates(parts)\n slow\n compat\n"
 
 
-def ran(folder: Path, *options: str, **environment: str) -> tuple[set[str], list[str]]:
+def ran(folder: Path, *options: str, ini: str = INI, **environment: str) -> tuple[set[str], list[str]]:
     """What ran, and the lines from the list of what was left out on."""
     (folder / "test_it.py").write_text(TESTS)
-    (folder / "pytest.ini").write_text(INI)
+    (folder / "pytest.ini").write_text(ini)
     kept = {name: value for name, value in os.environ.items() if name not in ("SHARD", "PYTEST_ADDOPTS")}
     result = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "rotation", "-p", "xdist", "-rP", *options],
@@ -110,3 +110,15 @@ def test_shards_that_are_asked_for() -> None:
     for wrong in ("x", "judge=x", "others=3", "7,8"):
         with pytest.raises(pytest.UsageError, match="allowed are"):
             shards_of(wrong)
+
+
+def test_what_needs_a_gpu_is_left_out_and_counted_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "test_gpu.py").write_text(
+        "import pytest, torch\n"
+        "torch.cuda.is_available = lambda: False\n"
+        "@pytest.mark.gpu\n@pytest.mark.parametrize('n', range(3))\ndef test_on_gpu(n): print('[gpu]')\n"
+    )
+    for options in ((), ("--rotate", "-n", "2", "--shard=1")):
+        found, lines = ran(tmp_path, *options, ini=INI + " gpu\n")
+        assert "gpu" not in found and "each" in found
+        assert "     3 tests need a CUDA device: make test-gpu runs them" in lines

@@ -364,6 +364,7 @@ def test_gradients(file: Namespace) -> None:
 # ---- the text
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_90a", "sm_100", "sm_120"])
 def test_the_text_compiles(in_all_types: str, arch: str) -> None:
     file = executed(in_all_types)

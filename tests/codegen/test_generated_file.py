@@ -276,6 +276,7 @@ NAMED = """
 """
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize(
     ("names", "kernels"),
     [
@@ -284,7 +285,7 @@ NAMED = """
         (("0", "1"), ["0", "1"]),
         (("up", "up_2", "up_any_size", "up_"), None),
         (("up", "up_weights", "up_inputs"), None),
-        (("up", "up_layer", "up_tile", "up_program", "up_shape", "up_launching"), None),
+        (("up", "up_layer", "up_tile", "up_program", "up_shape", "up_launch_numbers"), None),
         (("up_weights", "up"), None),
         (("层", "卷积"), None),
     ],
@@ -310,6 +311,7 @@ def test_no_line_is_too_long(texts: dict[str, str], with_epilogues: dict[str, st
     assert not [line for line in text.splitlines() if len(line) > 120]
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_kernels_take_what_the_librarys_take(texts: dict[str, str], name: str) -> None:
     """Registers and spilled bytes are the same, and code is as long to a thirtieth.

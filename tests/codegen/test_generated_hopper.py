@@ -172,6 +172,7 @@ def test_as_many_blocks_as_a_gpu_has_multiprocessors(
         assert multiprocessors // 2 < grid <= multiprocessors
 
 
+@pytest.mark.rotates(2)
 def test_the_text_compiles(file: Namespace) -> None:
     source = file["_CUDA"]["wgmma"]
     assert list(file["_CUDA"]) == ["wgmma"]

@@ -206,7 +206,7 @@ def test_the_text_tells_how_a_recorded_kernel_is_launched(name: str) -> None:
     assert seen == {False, True}
 
 
-@pytest.mark.rotates(24)
+@pytest.mark.rotates(72)
 @pytest.mark.parametrize("name", INSTANCES)
 def test_the_text_of_any_kernel_tells_its_launch(name: str) -> None:
     """Beside another kernel of its family."""
