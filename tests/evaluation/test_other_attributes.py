@@ -9,7 +9,7 @@ import pytest
 
 from tconv.evaluation.files.judge import judge
 from tconv.evaluation.files.levels import COPIED
-from tconv.evaluation.files.process.weight_changes import ATTRIBUTES, ROUTES
+from tconv.evaluation.files.process.weight_changes import ATTRIBUTES, WEIGHT_CHANGES
 from tconv.evaluation.report import Report
 from tconv.sandbox.worker import Workshop
 
@@ -78,6 +78,6 @@ def test_what_does_not_follow_is_named(
     report = judged(candidate, behind, workshop, write)
     assert report.equal is not bool(expected), report.reasons
     told = " ".join(report.reasons)
-    assert {name: f"after {ROUTES[name]} the" in told for name in ATTRIBUTES} == {
+    assert {name: f"after {WEIGHT_CHANGES[name]} the" in told for name in ATTRIBUTES} == {
         name: name in expected for name in ATTRIBUTES
     }

@@ -23,7 +23,7 @@ from tconv.errors import Trouble
 from tconv.sandbox import digest
 from tconv.sandbox import exchange as exchange_module
 from tconv.sandbox.exchange import Exchange, Malformed, tensors
-from tconv.sandbox.records import Record, Unportable, restored
+from tconv.sandbox.own_classes import Record, Unportable, restored
 
 
 def passed(value: Any, directory: Path) -> Any:

@@ -8,10 +8,10 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+from tconv.planner.epilogue_cost import fused_seconds, pass_seconds
 from tconv.planner.families import FAMILIES
 from tconv.planner.gpu import Gpu
 from tconv.planner.plan import Kernel, Plan, Unplannable
-from tconv.planner.programs import fused_seconds, pass_seconds
 from tconv.planner.pytorch_model import is_well_known, predict_pytorch
 from tconv.planner.sizes import representative
 from tconv.planner.tuned import Answers, Question, Tuned

@@ -19,9 +19,9 @@ from tconv.emulator import run
 from tconv.errors import CompileError, Trouble
 from tconv.evaluation.comparison import Comparison
 from tconv.evaluation.draws import draw
+from tconv.evaluation.epilogues import check_program
 from tconv.evaluation.equality import Candidate, check_layer, further_draws
 from tconv.evaluation.precision import as_stated
-from tconv.evaluation.programs import check_program
 from tconv.evaluation.reference import conv_transpose
 from tconv.evaluation.tolerance import Tolerance
 from tconv.evaluation.verdict import Verdict

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from tconv.errors import Trouble
 from tconv.sandbox.digest import digest
 from tconv.sandbox.model_file import LoadedModel, ModelFileError, class_name
-from tconv.sandbox.records import Record, Unportable, fields_of, record_of, restored_for
+from tconv.sandbox.own_classes import Record, Unportable, fields_of, record_of, restored_for
 from tconv.sandbox.torch_names import torch_name, torch_values
 from tconv.sandbox.untrusted import open_plain
 

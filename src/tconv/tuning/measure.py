@@ -13,10 +13,10 @@ from torch import Tensor
 
 from tconv.errors import CompileError
 from tconv.evaluation.draws import draw
+from tconv.evaluation.epilogues import check_program, draw_operands, part_of_operand
 from tconv.evaluation.equality import further_draws
 from tconv.evaluation.poison import poisoned
 from tconv.evaluation.precision import arithmetic, as_stated
-from tconv.evaluation.programs import check_program, draw_operands, part_of_operand
 from tconv.evaluation.reference import Operands, conv_transpose, exact
 from tconv.evaluation.timing import STEADY, Call, Clock, by_turns, series
 from tconv.evaluation.verdict import Series

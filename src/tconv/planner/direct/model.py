@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from tconv.planner.direct.launch import grid, launch_traits, runs
 from tconv.planner.direct.shape import DirectShape, accumulator_words, is_vector
 from tconv.planner.direct.tile import DirectTile
+from tconv.planner.epilogue_cost import fused_seconds
 from tconv.planner.gpu import SHORTEST_SECONDS, Gpu
 from tconv.planner.numbers import ceil, ceil_div, gcd, least, most, where
-from tconv.planner.programs import fused_seconds
 from tconv.problem import Problem
 
 _WARP = 32

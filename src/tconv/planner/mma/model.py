@@ -14,13 +14,13 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from tconv.planner.block_tiles import covered, grid, works
+from tconv.planner.epilogue_cost import fused_seconds
 from tconv.planner.gpu import SHORTEST_SECONDS, Gpu
 from tconv.planner.mma.builder import MOST_PRODUCTS
 from tconv.planner.mma.launch import launch_traits
 from tconv.planner.mma.shape import MmaShape
 from tconv.planner.mma.tile import MmaTile
 from tconv.planner.numbers import ceil, ceil_div, gcd, least, most, where
-from tconv.planner.programs import fused_seconds
 from tconv.problem import Layer, Precision, Problem
 
 _CLOCK = 1.75e9

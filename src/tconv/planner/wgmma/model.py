@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 
 from tconv.planner.block_tiles import covered, rounds, works
+from tconv.planner.epilogue_cost import fused_seconds
 from tconv.planner.gpu import SHORTEST_SECONDS, Gpu
 from tconv.planner.numbers import ceil_div, gcd, least, most, where
-from tconv.planner.programs import fused_seconds
 from tconv.planner.wgmma.launch import launch_traits
 from tconv.planner.wgmma.shape import CONSUMERS, WgmmaShape
 from tconv.planner.wgmma.tile import WgmmaTile

@@ -21,8 +21,8 @@ from tconv.precision import allows_tf32
 from tconv.sandbox.emulated import install
 from tconv.sandbox.exchange import Exchange, Tree, refused, require_portable, tensor_bytes, tensors
 from tconv.sandbox.model_file import Interface, ModelFileError, blamed, load, read_source
+from tconv.sandbox.own_classes import restored_for
 from tconv.sandbox.recording import OwnFunctions, OwnOperators, Recorder
-from tconv.sandbox.records import restored_for
 from tconv.sandbox.source_scan import written_by_tconv
 from tconv.sandbox.watch import Watch, flags, left_changed, modes
 from tconv.sandbox.without_cuda import CudaMeansCpu

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from tconv.evaluation.files.process.module_copies import deep_copy
 from tconv.sandbox.exchange import tensor_bytes, tensors
-from tconv.sandbox.records import Record, fields_of, record_of
+from tconv.sandbox.own_classes import Record, fields_of, record_of
 
 #: Inputs within these bytes are run at once, and so many bytes of larger ones.
 _AT_ONCE_BYTES = 128 * 2**20

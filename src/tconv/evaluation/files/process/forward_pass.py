@@ -20,7 +20,7 @@ from tconv.evaluation.files.process.in_float64 import in_float64
 from tconv.evaluation.files.process.module_copies import deep_copy
 from tconv.evaluation.files.process.rounded_to_tf32 import RoundedConvolutions
 from tconv.evaluation.files.process.side_stream import on_side_stream
-from tconv.evaluation.files.process.weight_changes import ROUTES, Route, taken
+from tconv.evaluation.files.process.weight_changes import WEIGHT_CHANGES, WeightChange, taken
 from tconv.evaluation.poison import poisoned
 from tconv.evaluation.precision import arithmetic
 from tconv.sandbox.exchange import tensors
@@ -47,7 +47,7 @@ class Options:
         cut_off: no gradients flow through transposed convolutions.
         way: the gradients are of one output ("ends"), after another call ("again"), while some parameters are frozen
             ("all"): see `backward`.
-        route: the way by which the state comes to the module: see `weight_changes`. None for ``load_state_dict``.
+        weight_change: how the state comes to the module: see `weight_changes`. None for ``load_state_dict``.
         expanded: the first sample of each floating-point input stands for all, as an expanded view.
         replaced: inputs are new tensors where the last ones lay, if nobody holds those.
         kept_state: the state is the one that was given last.
@@ -67,7 +67,7 @@ class Options:
     move_seed: int = 0
     cut_off: bool = False
     way: str = ""
-    route: Route | None = None
+    weight_change: WeightChange | None = None
     expanded: bool = False
     replaced: bool = False
     kept_state: bool = False
@@ -147,9 +147,9 @@ def prepared(
     """The module with its weights, in the mode in which it runs, and its inputs: a copy of both where they change."""
     if options.expanded:
         values = [_expanded(value) for value in values]
-    if options.route is not None:
-        with blamed(path, ROUTES[options.route]):
-            module = taken(options.route, module, weights, lambda: build(options.seed + 1), outside)
+    if options.weight_change is not None:
+        with blamed(path, WEIGHT_CHANGES[options.weight_change]):
+            module = taken(options.weight_change, module, weights, lambda: build(options.seed + 1), outside)
     elif weights is not None:
         with blamed(path, "load_state_dict"):
             module.load_state_dict(weights)

@@ -16,9 +16,9 @@ from tconv.sandbox.other_attributes import TOGETHER, Attribute, change_layers
 #: An optimizer's step; into a deep copy; by a file of the state into a module built anew; into the module cast to
 #: another type; into that on the CPU, and from there back again; into a deep copy with weights in channels_last; into
 #: one whose transposed convolutions have another padding, no bias, or both.
-Route = Literal["step", "copy", "file", "cast", "back", "format", "attributes", "padding", "bias"]
+WeightChange = Literal["step", "copy", "file", "cast", "back", "format", "attributes", "padding", "bias"]
 
-ROUTES: dict[Route, str] = {
+WEIGHT_CHANGES: dict[WeightChange, str] = {
     "step": "an optimizer's step",
     "copy": "copy.deepcopy, with other weights",
     "file": "torch.save and load_state_dict of a new module",
@@ -29,8 +29,8 @@ ROUTES: dict[Route, str] = {
     "padding": "a change of its layers' padding",
     "bias": "a change of its layers' bias to None",
 }
-#: What a route changes of layers.
-ATTRIBUTES: dict[Route, tuple[Attribute, ...]] = {
+#: What such a change takes from layers, or gives them.
+ATTRIBUTES: dict[WeightChange, tuple[Attribute, ...]] = {
     "attributes": TOGETHER,
     **{each: (each,) for each in TOGETHER},
 }
@@ -43,7 +43,7 @@ COMPILED_TYPES = tuple(OTHER_TYPE)
 
 
 def taken(
-    route: Route,
+    weight_change: WeightChange,
     module: nn.Module,
     state: Mapping[str, Tensor] | None,
     build: Callable[[], nn.Module],
@@ -58,28 +58,28 @@ def taken(
         outside: what buffers that are no part of the state were built with. A cast rounds them, and no state brings
             them back.
     """
-    if route in ("copy", "format", *ATTRIBUTES):
+    if weight_change in ("copy", "format", *ATTRIBUTES):
         module = copy.deepcopy(module)
-        if route in ATTRIBUTES:  # the state has what is taken away
+        if weight_change in ATTRIBUTES:  # the state has what is taken away
             module.load_state_dict(state or {})
-            change_layers(module, ATTRIBUTES[route])
+            change_layers(module, ATTRIBUTES[weight_change])
             return module
-        for parameter in module.parameters() if route == "format" else ():
+        for parameter in module.parameters() if weight_change == "format" else ():
             memory_format = _LAST.get(parameter.dim(), torch.contiguous_format)
             parameter.data = parameter.data.contiguous(memory_format=memory_format)
-    elif route == "file":
+    elif weight_change == "file":
         file = io.BytesIO()
         torch.save(module.state_dict(), file)
         file.seek(0)
         state, training, module = torch.load(file, weights_only=True), module.training, build()
         module.train(training)
-    elif route == "step":
+    elif weight_change == "step":
         _step(module, state or {})
         return module
-    elif route == "cast" and state is not None:
+    elif weight_change == "cast" and state is not None:
         set_buffers(module, outside)
         module.to(type_of(state))
-    elif route == "back" and state is not None:
+    elif weight_change == "back" and state is not None:
         narrow = type_of(state)
         device = next(module.parameters()).device
         module.cpu().to(narrow).load_state_dict(state)

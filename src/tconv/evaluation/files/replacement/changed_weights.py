@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tconv.evaluation.files.process.by_samples import mapped
-from tconv.evaluation.files.process.weight_changes import ATTRIBUTES, OTHER_TYPE, ROUTES, Route, type_of
+from tconv.evaluation.files.process.weight_changes import ATTRIBUTES, OTHER_TYPE, WEIGHT_CHANGES, WeightChange, type_of
 from tconv.evaluation.files.results.near_ties import NearTies, hangs_on_rounding
 from tconv.evaluation.files.results.output_rules import same_outputs
 from tconv.evaluation.files.results.state import halved_in_places
@@ -28,21 +28,23 @@ WEIGHTS = "weights that change"
 
 @dataclass(frozen=True)
 class _Expected:
-    """What `Model` gives in evaluation for the inputs with that state, which reached it by the route."""
+    """What `Model` gives in evaluation for the inputs with that state, which reached it by that change."""
 
     inputs: list[Any]
     state: dict[str, Tensor]
     outputs: Any
-    route: Route | None = None
+    weight_change: WeightChange | None = None
 
     @classmethod
-    def of(cls, pair: Pair, inputs: list[Any], state: dict[str, Tensor], route: Route | None = None) -> _Expected:
-        plain = pair.plain(inputs, state, IN_EVALUATION, False, route=route)
+    def of(
+        cls, pair: Pair, inputs: list[Any], state: dict[str, Tensor], weight_change: WeightChange | None = None
+    ) -> _Expected:
+        plain = pair.plain(inputs, state, IN_EVALUATION, False, weight_change=weight_change)
         pair.calls.beside(plain)
-        return cls(inputs, state, plain.outputs["output"], route)
+        return cls(inputs, state, plain.outputs["output"], weight_change)
 
     def ties(self, pair: Pair) -> NearTies:
-        return pair.ties(self.inputs, self.state, IN_EVALUATION, False, route=self.route).of("output")
+        return pair.ties(self.inputs, self.state, IN_EVALUATION, False, weight_change=self.weight_change).of("output")
 
     def wrong(self, pair: Pair, got: Any) -> str:
         """What is wrong with a result of the same form, by the rules for whole models; empty if nothing is."""
@@ -136,14 +138,14 @@ def _with_attributes(pair: Pair, of_state: _Expected) -> list[Check]:
     """Whether layers follow their attributes: all that change at once, and one by one where `Model` takes no more."""
     together, *one_by_one = ATTRIBUTES
     checks = []
-    for route in (together, *one_by_one):
+    for weight_change in (together, *one_by_one):
         with contextlib.suppress(ModelFileError):  # it may not take another size
-            expected = _Expected.of(pair, of_state.inputs, of_state.state, route)
+            expected = _Expected.of(pair, of_state.inputs, of_state.state, weight_change)
             if not near(expected.outputs, of_state.outputs, 0.0):  # there are such layers
-                checks.append(_followed(pair, expected, of_state.state, route))
-            if route == together and all(check.passed for check in checks):
+                checks.append(_followed(pair, expected, of_state.state, weight_change))
+            if weight_change == together and all(check.passed for check in checks):
                 break
-    named = [check for check in checks if not check.passed and check.about != ROUTES[together]]
+    named = [check for check in checks if not check.passed and check.about != WEIGHT_CHANGES[together]]
     return named or checks
 
 
@@ -200,51 +202,55 @@ def _after_training(pair: Pair, of_state: _Expected) -> Iterator[Check]:
 
 
 def _followed(
-    pair: Pair, expected: _Expected, state: dict[str, Tensor] | None, route: Route | None, evaluates: bool = False
+    pair: Pair,
+    expected: _Expected,
+    state: dict[str, Tensor] | None,
+    weight_change: WeightChange | None,
+    evaluates: bool = False,
 ) -> Check:
-    """Whether the result is that of the state which reaches the candidate by the route, or which it has.
+    """Whether the result is that of the state which reaches the candidate by that change, or which it has.
 
     Args:
         evaluates: the last call was one in training.
     """
-    words = "other weights in a deep copy" if route is None else ROUTES[route]
-    words = "a call in training that changes buffers" if evaluates and route is None else words
+    words = "other weights in a deep copy" if weight_change is None else WEIGHT_CHANGES[weight_change]
+    words = "a call in training that changes buffers" if evaluates and weight_change is None else words
     allowed = TF32_OPERANDS
-    if route == "cast" and state is not None:
+    if weight_change == "cast" and state is not None:
         cast = type_of(state)
         words += f", {cast}"
         allowed = allowed if cast == torch.float64 else ROUNDING
     size = largest_bytes(expected.outputs)
     try:
-        options = {"seed": IN_EVALUATION, "output_bytes": size, "on": HOST, "route": route}
+        options = {"seed": IN_EVALUATION, "output_bytes": size, "on": HOST, "weight_change": weight_change}
         options |= {"training": False} if evaluates else {}
         got, outputs = pair.calls.run(expected.inputs, state, **options).outputs, expected.outputs
         got = got["output"] if evaluates else got
     except CandidateRaised as error:
         # Nobody takes that for a result; but of optimizers and saved states there is no doing without.
-        loud = route in ("copy", "cast", "format", *ATTRIBUTES)
+        loud = weight_change in ("copy", "cast", "format", *ATTRIBUTES)
         told = str(error) if f"(in {words})" in str(error) else f"after {words}, {error}"
         return Check(WEIGHTS, None if loud else False, reason="not checked: " * loud + told, about=words)
     except CandidateFailed as failure:
         raise CandidateFailed(f"after {words}, {failure}") from None
-    if route == "cast" and state is not None:
+    if weight_change == "cast" and state is not None:
         # Whether it follows is asked, and neither what type it gives nor how fine its arithmetic is there.
         got, outputs = (mapped(each, _floats_wide) for each in (got, outputs))
-    if route == "format":  # in which memory format a result is asked where the model is as it was built
+    if weight_change == "format":  # in which memory format a result is asked where the model is as it was built
         got, outputs = (mapped(each, Tensor.contiguous) for each in (got, outputs))
     form = expected.ties(pair).form(same_outputs(got, outputs, numbers=allowed), outputs)
     if hangs_on_rounding(form):
         return Check(WEIGHTS, None, reason=form.reason, about=words)
     if not form.passed:
         wrong = form.reason
-    elif route == "cast" or route in ATTRIBUTES:
+    elif weight_change == "cast" or weight_change in ATTRIBUTES:
         wrong = "" if near(got, outputs, allowed) else f"further than a relative {allowed:.1g} from Model's"
     else:
         wrong = expected.wrong(pair, got)
     remedy = "take them from the module's parameters in each call"
-    if route == "cast":
+    if weight_change == "cast":
         remedy = "compute in the type of what is given, or raise an error"
-    elif route in ATTRIBUTES:
+    elif weight_change in ATTRIBUTES:
         remedy = "read a layer's attributes in each call, or raise an error"
     what = f"the result is not that of the weights it has: {remedy}"
     return Check(WEIGHTS, not wrong, reason=f"after {words} {what}; {wrong}" if wrong else "", about=words)

@@ -19,7 +19,7 @@ from tconv.evaluation.rules import same_form, within
 from tconv.evaluation.tolerance import CLOSE, POOLED_SLACK, TF32_OPERANDS, half_ulp, pooled_summation
 from tconv.evaluation.verdict import Check
 from tconv.problem import DTYPE_OF, Precision
-from tconv.sandbox.records import Record
+from tconv.sandbox.own_classes import Record
 
 #: An element may be this many times as far from float64 as the worst element of what it is measured by.
 _WORST_ELEMENTS = 2.0

@@ -21,7 +21,7 @@ from tconv.precision import allows_tf32
 from tconv.sandbox.exchange import Exchange, Tree
 from tconv.sandbox.gpu_memory import place_for, release
 from tconv.sandbox.model_file import Interface, LoadedModel, ModelFileError, blamed, load
-from tconv.sandbox.records import restored_for
+from tconv.sandbox.own_classes import restored_for
 from tconv.sandbox.watch import Watch
 
 #: Ways in which PyTorch runs a model: as it comes, and otherwise.

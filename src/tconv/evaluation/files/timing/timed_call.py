@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from tconv.evaluation.bits import contents
 from tconv.evaluation.files.process.by_samples import mapped
 from tconv.sandbox.exchange import tensor_bytes, tensors
-from tconv.sandbox.records import record_of
+from tconv.sandbox.own_classes import record_of
 
 #: A candidate that shortens a median must cheat in half of its calls; so many are drawn that seven in eight are caught.
 _KEPT = 3

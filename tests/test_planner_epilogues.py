@@ -15,7 +15,7 @@ from results import cases
 
 from tconv.planner import Gpu, choose
 from tconv.planner.choice import leading, was_slower, why_pytorch
-from tconv.planner.programs import fused_seconds, pass_seconds
+from tconv.planner.epilogue_cost import fused_seconds, pass_seconds
 from tconv.planner.tuned import Question, Tuned
 from tconv.planner.wgmma.model import predict
 from tconv.problem import Layer, Problem

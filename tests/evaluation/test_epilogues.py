@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tconv.evaluation.programs import check_program
+from tconv.evaluation.epilogues import check_program
 from tconv.evaluation.reference import conv_transpose, rounded_tf32
 from tconv.evaluation.verdict import Verdict
 from tconv.kernels.cases import PROGRAMS
