@@ -1,10 +1,10 @@
-// direct: the accumulators of a thread, and those that sets of warps join.
+// direct: the accumulators of a thread, and how sets of warps add theirs.
 #pragma once
 #include "direct/shape.cuh"
 
 namespace tconv {
 
-// What a thread sums up: of each of its rows, column phases, positions and output channels.
+// The accumulators of a thread: one for each of its rows, column phases, positions and output channels.
 template <class Layer, class Tile>
 struct DirectAccumulators {
   using Shape = DirectShape<Layer, Tile>;
@@ -22,15 +22,15 @@ TCONV_DEVICE void direct_end_chain(DirectAccumulators<Layer, Tile>& chain, Direc
   chain = {};
 }
 
-// Adds the accumulators of the other splits to those of the first. Called by whole blocks; `buffer` is not in use
-// elsewhere.
+// Adds the accumulators of the other splits to the accumulators of the first, by way of `buffer`: [split][accumulator]
+// [thread]. Called by whole blocks; the buffer may lie where they read weights before.
 template <class Layer, class Tile, class Accumulator>
 TCONV_DEVICE void direct_join(DirectAccumulators<Layer, Tile>& accumulators, int split, Accumulator* buffer) {
   using Shape = DirectShape<Layer, Tile>;
   Accumulator* const own = &accumulators.values[0][0][0][0];
   Accumulator* const place = buffer + static_cast<int>(threadIdx.x) % Shape::position_threads;
   constexpr int items = Shape::thread_accumulators * Shape::position_threads;  // of one split
-  __syncthreads();                                                     // what was in the buffer has been read
+  __syncthreads();  // all threads have read what lay in the buffer
   if (split > 0) {
 #pragma unroll
     for (int i = 0; i < Shape::thread_accumulators; ++i)

@@ -1,17 +1,18 @@
-// direct: transposed convolution on CUDA cores, for every problem and every GPU from sm_75 on. The other families are
-// measured against it.
+// direct: transposed convolution on CUDA cores, for every problem and every GPU from sm_75 on. The other families of
+// kernels are measured against it.
 //
 // Computes  y[n, co, o] = bias[co] + sum over ci and taps k of  x[n, ci, i] * weight[ci, co, k]  for all i, k with
 // o = i*stride + k*dilation - padding on each axis, inside each group. x, weight and y are contiguous.
 //
-// Positions and phases. A position is one (n, qd, qh, qw); each owns stride_d * stride_h * stride_w neighbouring
-// outputs, its phases. A warp owns a *run*: `columns * positions` neighbouring positions of one row, of 32 / `columns`
-// rows at once where maps are narrow. A block owns `position_lanes` lanes' worth of runs, and `channels` output
-// channels of one group.
+// A position is one (n, qd, qh, qw). It owns stride_d * stride_h * stride_w neighbouring outputs. An output's phase is
+// its place among them: along the width its column phase, along depth and height its row phase. A slab is one depth of
+// a map. A warp owns a *run*: neighbouring positions of one row, or of several rows where maps are narrow. A block owns
+// some runs, and `channels` output channels of one group.
 // ---- where !Shape::phases_on_lanes
 //
-// It owns all column phases that have taps. Lanes of a warp are neighbouring positions. In its registers a thread has
-// every column phase of every `columns`-th position of the run:
+// A run is `columns * positions` positions in each of 32 / `columns` rows. A block owns `position_lanes` / 32 runs with
+// all column phases that have taps. Lanes of a warp are neighbouring positions. A thread has all column phases of every
+// `columns`-th position of the run in registers, so a larger stride means more accumulators:
 //
 //            q    q+1  q+2        lane = position
 //          |a b c|a b c|a b c|    x: coalesced
@@ -19,8 +20,9 @@
 // ---- where !Shape::phases_on_lanes
 // ---- where Shape::phases_on_lanes
 //
-// It owns some of the column phases, as strides are large. Lanes of a warp are 32 column phases of the same positions.
-// In its registers a thread has every 32nd column phase of every position of the run:
+// A run is `positions` positions of one row. The stride is large, so a block owns only some column phases of its
+// `position_lanes` runs. Lanes of a warp are 32 column phases of the same positions. A thread has every 32nd column
+// phase of every position of the run in registers:
 //
 //            q    q+1  q+2        lane = phase
 //          |a b c|a b c|a b c|    x: one address for the warp
@@ -28,37 +30,40 @@
 // ---- where Shape::phases_on_lanes
 // ---- where !Shape::stacked
 //
-// It has one row phase (phase of depth and height) at a time, whose taps all its threads use together.
+// A block works on one row phase at a time. All its threads use the same taps of depth and height.
 // ---- where !Shape::stacked
 // ---- where Shape::stacked
 //
-// *Stacked*, it has one phase of depth at a time with all phases of height in registers, for `rows` neighbouring rows
-// of positions. With two rows, and height and width of stride 3, a thread's outputs of one position of a run are:
+// Phases of height are *stacked*: a block works on one phase of depth at a time, and a thread has all phases of height
+// in registers, for `rows` neighbouring rows of positions. With two rows and stride 3 along height and width, a thread
+// has these outputs for each of its columns of positions:
 //
 //          |a b c|
-//          |d e f|    Each input is read once for all of them, weights are read once for both rows, and the rows of
-//          |g h i|    outputs are stored together.
+//          |d e f|    An input is read once for all these outputs. A weight is read once for both rows of positions.
+//          |g h i|    The rows of outputs are stored together.
 //          |a b c|
 //          |d e f|
 //          |g h i|
 // ---- where Shape::stacked
 // ---- where Tile::splits > 1
 //
-// `splits` such sets of warps share the input channels; the first adds the others' accumulators to its own, in order.
+// A block has `splits` sets of such warps. Each sums over its share of the input channels. The first set adds the
+// accumulators of the others to its own, always in the same order.
 // ---- where Tile::splits > 1
 //
-// Several positions a thread let each weight from shared memory serve several products; several channels do the same
-// for inputs. Weights are staged in shared memory as [row tap][input channel][tap of the phase][column phase][output
-// channel]: what one thread multiplies an input with lies together.
+// A thread has several positions, so each weight from shared memory serves several products, and several output
+// channels, so each input does too. Weights lie in shared memory as [row tap][input channel][tap of the phase][column
+// phase][output channel]: the weights that one thread multiplies with one input lie together.
 // ---- where Shape::resident
 //
-// All weights that a block needs fit, so they are *resident*: staged once. Then the block walks over the grid's runs
-// and, at each, over all row phases, so that neighbouring rows are read and written together.
+// All weights of a block fit into shared memory, so they are *resident*: the block loads them once. It then walks over
+// the runs with the stride of the grid. At each step it computes all row phases in turn, so that neighbouring rows are
+// read and written at nearly the same time.
 // ---- where Shape::resident
 // ---- where !Shape::resident
 //
-// A block has one set of runs and one row phase. It stages the row taps of a thread, `k_tile_channels` input channels
-// and `k_tile_taps` taps a phase at a time.
+// A block has one set of runs and one row phase. A stage of weights has the row taps of a thread, `k_tile_channels`
+// input channels and `k_tile_taps` taps of each column phase.
 // ---- where !Shape::resident
 // ---- where !Shape::tiled
 //
@@ -66,16 +71,16 @@
 // ---- where !Shape::tiled
 // ---- where Shape::tiled
 //
-// The block's runs form a *tile*, `warps_wide` of them side by side and the others below, inside one slab. The block
-// loads the inputs of the tile with the rows and columns around it, `unroll` channels at a time for each set of warps,
-// to one of two stages in shared memory while it multiplies those in the other. Places outside the input are 0 there.
+// The runs of a block form a *tile* in one slab: `warps_wide` runs side by side, the others below. The block loads the
+// inputs of the tile and its halo to shared memory, `unroll` channels at a time for each set of warps. There are two
+// stages: the block loads one while it multiplies with the other. Places outside the map are 0 there.
 // ---- where Shape::tiled
 //
-// Not-a-number: an input outside the map counts as 0, so an infinite or NaN *weight* also reaches the outputs at the
-// border whose tap would read there. Non-finite inputs reach exactly the outputs that depend on them.
+// Not-a-number: an input outside the map counts as 0 and is multiplied like others. An infinite or NaN *weight* thus
+// also reaches border outputs whose taps read there. Non-finite inputs reach exactly the outputs that depend on them.
 //
-// Sizes: one plane of a channel and the number of runs must stay below 2^31 unless wide_index; the rest is 64-bit.
-// Every axis must stay below 2^31 - stride - padding.
+// Sizes: one plane of a channel and the number of runs must stay below 2^31 unless Index has 64 bits (wide_index).
+// Other offsets always have 64 bits. Every axis must stay below 2^31 - stride - padding.
 #pragma once
 #include "direct/launch.cuh"
 #include "direct/products.cuh"
@@ -84,9 +89,10 @@
 
 namespace tconv {
 
-// Loads one stage of weights to shared memory, rounded. Places without a weight become 0.
+// Loads one stage of weights to shared memory, rounded as operands. Places without a weight become 0.
 //
-// They are the weights from the given row tap, input channel and tap number on.
+// The stage begins at the given row tap, input channel and tap number. Called by whole blocks, with a barrier before
+// (threads have read the last stage) and after.
 template <class Layer, class Tile, class Accumulator>
 TCONV_DEVICE void direct_stage(const typename Layer::Element* weight, int group, int first_out_channel,
                                int first_phase, int first_row, int first_in_channel, int first_tap_number,
@@ -100,7 +106,7 @@ TCONV_DEVICE void direct_stage(const typename Layer::Element* weight, int group,
     const int in_channel = first_in_channel + i / Shape::channel_items % Tile::k_tile_channels;
     const int out_channel = first_out_channel + item % Tile::channels;
 
-    int tap = slot;  // the slot's first; phases in registers are numbered by their first taps
+    int tap = slot;  // the first tap of the slot's phase: phases in registers are numbered by it
     if (Shape::phases_on_lanes)
       tap = first_phase + slot < Width::stride ? Width::first_tap(first_phase + slot) : Width::kernel;
     const long long column_tap =
@@ -152,15 +158,15 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
                                        : static_cast<int>(threadIdx.x) % Shape::position_threads;
   const int lane = thread % 32;
   const int phase_lane = thread % Tile::phase_lanes;
-  // The thread's first position in the tile of its block, or in its warp's run.
+  // The thread's first position, counted from the first of its block's tile or, without tiles, of its warp's run.
   const int warps_wide = Shape::tiled ? Tile::warps_wide : 1, warp = Shape::tiled ? thread / 32 : 0;
   const int row_lane = Shape::run_rows == 1 ? 0 : lane / Tile::columns;
   const int column_lane = Shape::phases_on_lanes ? 0 : Shape::run_rows == 1 ? lane : lane % Tile::columns;
   const int tile_row = (warp / warps_wide * Shape::run_rows + row_lane) * Tile::rows;
   const int tile_column = warp % warps_wide * Shape::run_columns + column_lane;
 
-  // What a block has beside its positions. Blocks that read the same inputs are neighbours in the grid, so that they
-  // meet in the L2 cache.
+  // A block's row phase, column phases, channels and group, fastest first; its positions come last. Blocks that read
+  // the same inputs are thus neighbours in the grid and share them through the L2 cache.
   const int part = static_cast<int>(blockIdx.x % Shape::parts / Shape::grid_row_phases);
   const int group = Layer::groups == 1 ? 0 : part / (Shape::column_k_tiles * Shape::channel_blocks);
   const int own_channel = (Layer::groups == 1 ? part / Shape::column_k_tiles
@@ -174,8 +180,8 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
 
   const Index input_plane = static_cast<Index>(in_depth) * in_height * input_width;
   const Index output_plane = static_cast<Index>(out_depth) * out_height * output_width;
-  // What blocks walk over, a step at a time: runs, one row of them after the other through the whole batch; or tiles,
-  // which end where a slab ends. Rows of positions come in groups.
+  // Blocks walk in steps. A step is one tile, or `block_runs` runs. Runs are numbered along a row, then row after row
+  // through the whole batch. A row group is as many rows of positions as a thread or a tile has; it lies in one slab.
   const Index depths = Depth::positions(out_depth);
   const Index row_groups =
       (Height::positions(out_height + Tile::row_origin) - 1) / (Shape::tiled ? Shape::tile_rows : Tile::rows) + 1;
@@ -206,8 +212,7 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
   int stage = 0;
   const Index stride = static_cast<Index>(gridDim.x / Shape::parts);
   for (Index step = static_cast<Index>(blockIdx.x / Shape::parts); step < steps; step += stride) {
-    // The thread's first row of positions, and the position of its first lane's worth of columns. The others follow
-    // `columns` apart.
+    // The thread's first row of positions and its first position there. Its other positions follow `columns` apart.
     const Index run = Shape::tiled ? step : step * Shape::block_runs + thread / 32;
     const Index step_group = run / runs_a_row;
     const Index row_group = Shape::tiled ? step_group : step_group * Shape::run_rows + tile_row / Tile::rows;
@@ -223,7 +228,7 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
       tile_inputs.place(height - tile_row - Shape::top_shift, width - tile_column - Shape::last_shift, in_height,
                         input_width);
     for (int row_phase = first_row_phase; row_phase < end_row_phase; ++row_phase) {
-      // Stacked, the only "row phase" of height is all of them together, and its first tap stands for all.
+      // Where phases of height are stacked, one row phase has all of them, and the loop over height taps runs once.
       constexpr int height_phases = Shape::stacked ? 1 : Height::stride;
       constexpr int height_step = Shape::stacked ? Height::kernel : Height::tap_period;
       const int depth_phase = row_phase / height_phases, height_phase = row_phase % height_phases;
@@ -239,7 +244,7 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
           const int slab = depth - Depth::shift_of(depth_tap);
           const int top_row = height - (Shape::stacked ? Shape::top_shift : Height::shift_of(height_tap));
           const bool inside = in_batch && (Layer::spatial_dims < 3 || in_range(slab, in_depth));
-          if (Shape::tiled && !inside) continue;  // the whole block
+          if (Shape::tiled && !inside) continue;  // for the whole block alike, so barriers below stay uniform
           int input_columns[Shape::input_rows];
 #pragma unroll
           for (int r = 0; r < Shape::input_rows; ++r)
@@ -247,7 +252,7 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
           for (int channel_k_tile = 0; channel_k_tile < CI; channel_k_tile += Tile::k_tile_channels)
             for (int tap_k_tile = 0; tap_k_tile < Width::taps_per_phase; tap_k_tile += Tile::k_tile_taps) {
               if (!Shape::resident) {
-                __syncthreads();  // the last stage has been read
+                __syncthreads();  // all warps have read the last stage
                 direct_stage<Layer, Tile>(weight, group, own_channel, first_phase, weight_row, channel_k_tile,
                                           tap_k_tile, staged);
                 __syncthreads();
@@ -262,7 +267,7 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
                 direct_multiply_tiles<Layer, Tile>(row_weights, rows, input_plane, k_tile, tile_inputs, tiles,
                                                    tile_row * Shape::tile_pitch + tile_column, split, stage,
                                                    accumulators);
-              else  // rows outside the input are not read, whatever their address
+              else  // the address may lie outside x: rows outside the input have no columns and are not read
                 direct_multiply<Layer, Tile>(row_weights, rows + static_cast<long long>(top_row) * input_width + width,
                                              input_width, width, input_columns, input_plane, k_tile, own_phase,
                                              tap_k_tile, split, accumulators);
@@ -287,7 +292,8 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
                                                    plane_rows, column, output_width, CO - own_channel, y);
       } else {
         if (!Shape::resident) {
-          if (Tile::splits == 1) __syncthreads();  // the weights have been read
+          // The buffer takes the place of weights, which all warps must have read. `direct_join` has a barrier itself.
+          if (Tile::splits == 1) __syncthreads();
           direct_clear_buffer<Layer, Tile>(buffer);
         }
         direct_store_exchanged<Layer, Tile, Program>(has_taps, lane, accumulators, channels, program, start,

@@ -5,8 +5,8 @@
 
 namespace tconv {
 
-// The first tap of column phase `a` of a thread whose first phase is the given one; the kernel's width if it has none.
-// With phases in registers, which are numbered by their first taps, the compiler knows it.
+// The first tap of a thread's column phase number `a`, or the kernel's width if the phase has no tap. With phases in
+// registers, phases are numbered by their first taps, so the tap is a constant.
 template <class Layer, class Tile>
 TCONV_DEVICE int direct_first_tap(int first_phase, int a) {
   using Shape = DirectShape<Layer, Tile>;
@@ -16,7 +16,7 @@ TCONV_DEVICE int direct_first_tap(int first_phase, int a) {
   return phase < Width::stride ? Width::first_tap(phase) : Width::kernel;
 }
 
-// Whether it has tap number `number`.
+// Whether a thread's column phase number `a` has a tap number `number`.
 template <class Layer, class Tile>
 TCONV_DEVICE bool direct_has_tap(int first_phase, int a, int number) {
   using Width = typename DirectShape<Layer, Tile>::Width;
@@ -24,8 +24,8 @@ TCONV_DEVICE bool direct_has_tap(int first_phase, int a, int number) {
   return first_tap < Width::kernel && first_tap + static_cast<long long>(number) * Width::tap_period < Width::kernel;
 }
 
-// Where tap number `number` of a stage finds its input in a thread's window. With phases in registers neighbouring
-// phases and taps share inputs.
+// The slot of a thread's window with the input for phase `a` and tap number `number` of a stage. With phases in
+// registers, neighbouring phases and taps share slots.
 template <class Layer, class Tile>
 TCONV_DEVICE int direct_slot(int a, int number) {
   using Shape = DirectShape<Layer, Tile>;
@@ -34,7 +34,7 @@ TCONV_DEVICE int direct_slot(int a, int number) {
   return Shape::Width::shift_of(a) - Shape::lowest_shift + number * Shape::shift_pitch;
 }
 
-// How far to the left of its position the input in a slot lies.
+// The distance of a slot's input to the left of its position.
 template <class Layer, class Tile>
 TCONV_DEVICE int direct_shift(int first_phase, int slot) {
   using Shape = DirectShape<Layer, Tile>;
@@ -46,17 +46,18 @@ TCONV_DEVICE int direct_shift(int first_phase, int slot) {
   return Shape::lowest_shift + slot % Shape::shift_span + slot / Shape::shift_span * Width::shift_period;
 }
 
-// The inputs that a thread needs for one stage of taps, of a group of input channels.
+// The inputs that a thread needs for one stage of taps and one group of `unroll` input channels.
 template <class Layer, class Tile>
 struct DirectInputs {
   using Shape = DirectShape<Layer, Tile>;
   typename Shape::Accumulator values[Tile::unroll][Shape::input_rows][Shape::window][Tile::positions];
 };
 
-// Loads the inputs of one group of channels, and rounds them. Places outside the input are 0.
+// Loads the inputs of one group of channels, and rounds them as operands. Places outside the input are 0.
 //
-// `x` points to the first channel at the thread's first position in its topmost input row. The position has number
-// `column` among the `columns` of a row; rows outside the input have none. `left` channels are left.
+// `x` points to the thread's first position in its topmost input row of the group's first channel. The position is
+// column `column` of a row. Input row r has `columns[r]` columns, 0 if it lies outside the input. `left` channels are
+// left, counted from the group's first.
 template <class Layer, class Tile>
 TCONV_DEVICE void direct_load(const typename Layer::Element* x, int row_pitch, int column,
                               const int (&columns)[DirectShape<Layer, Tile>::input_rows], typename Layer::Index plane,
@@ -74,7 +75,8 @@ TCONV_DEVICE void direct_load(const typename Layer::Element* x, int row_pitch, i
       for (int k = 0; k < Tile::unroll; ++k)
 #pragma unroll
         for (int p = 0; p < Tile::positions; ++p) {
-          // Only the load is conditional: that is a predicate, more would be a branch, and loads would wait in turn.
+          // Only the load is conditional, which makes a predicate. More would make a branch, and loads would then wait
+          // for each other.
           typename Layer::Element input{};
           if (in_range(column - shift + p * Tile::columns, columns[r]) &&
               (Layer::group_in_channels % Tile::unroll == 0 || k < left) && has_tap)
@@ -85,7 +87,7 @@ TCONV_DEVICE void direct_load(const typename Layer::Element* x, int row_pitch, i
     }
 }
 
-// The same from the tile of a block, where the thread's inputs start at `own`.
+// Loads the inputs of one group of channels from the block's tile in shared memory; the thread's inputs start at `own`.
 template <class Layer, class Tile>
 TCONV_DEVICE void direct_read(const typename DirectShape<Layer, Tile>::Accumulator* own,
                               DirectInputs<Layer, Tile>& inputs) {
@@ -105,16 +107,16 @@ TCONV_DEVICE void direct_read(const typename DirectShape<Layer, Tile>::Accumulat
     }
 }
 
-// A thread's part of the inputs of a block, on their way from memory to shared memory.
+// A thread's part of the inputs of a block's tile, in registers on their way from global to shared memory.
 template <class Layer, class Tile>
 struct DirectTileInputs {
   using Shape = DirectShape<Layer, Tile>;
   using Element = typename Layer::Element;
   static constexpr int items = ceil_div(Shape::tile_items, Shape::threads);  // of one channel
-  typename Layer::Index offsets[items];                                      // in a plane; -1 for a place outside it
+  typename Layer::Index offsets[items];  // in a plane; -1 for a place outside it
   Element values[Shape::stage_channels][items];
 
-  // Chooses the places of a tile whose first input is the given one; it may lie outside the input.
+  // Sets the thread's places for a tile whose first input is at the given row and column, maybe outside the map.
   TCONV_DEVICE void place(int first_row, int first_column, int height, int width) {
 #pragma unroll
     for (int i = 0; i < items; ++i) {
@@ -125,7 +127,7 @@ struct DirectTileInputs {
     }
   }
 
-  // Asks for the places in `channels` channels, the first of which starts at `x`.
+  // Loads the places in the first `channels` channels from `x` on; in further channels they become 0.
   TCONV_DEVICE void load(const Element* x, typename Layer::Index plane, int channels) {
 #pragma unroll
     for (int k = 0; k < Shape::stage_channels; ++k)

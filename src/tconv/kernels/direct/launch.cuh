@@ -16,12 +16,12 @@ TCONV_CONSTANT Launch direct_launch(const Sizes& sizes) {
   const long long runs =
       (Shape::tiled ? row_groups * Shape::block_runs : (row_groups - 1) / Shape::run_rows + 1) * runs_a_row;
   const long long all = (runs - 1) / Shape::block_runs + 1;
-  // Blocks with resident weights go on to further positions.
+  // Blocks with resident weights walk over the runs, so 32 blocks a multiprocessor are enough.
   const long long most = Shape::resident ? larger(1, 32ll * sizes.multiprocessors / Shape::parts) : all;
   Launch launch = {};
   launch.counted = launch.blocks = Shape::parts * (most < all ? most : all);
   launch.threads = Shape::threads, launch.shared_bytes = Shape::shared_bytes;
-  // A block's walk over the runs passes their end by less than as many again.
+  // A block's walk ends beyond the last run, by less than the number of runs: hence the factor 2.
   launch.wide_index = larger(2 * (row_groups + runs + Shape::block_runs),
                              larger(plane_of(sizes.input), plane_of(sizes.output))) >= index_limit;
   return launch;

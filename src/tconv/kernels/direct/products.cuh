@@ -1,13 +1,13 @@
-// direct: products of the inputs and weights of a stage, and their accumulators. `direct.cuh` has the picture.
+// direct: products of the inputs and weights of a stage. `direct.cuh` has the picture.
 #pragma once
 #include "direct/inputs.cuh"
 #include "direct/accumulators.cuh"
 
 namespace tconv {
 
-// Adds the products of one group of input channels.
+// Adds the products of one group of `unroll` input channels to the accumulators.
 //
-// `own_weights` are the thread's of the group's first channel.
+// `own_weights` points to the thread's weights of the group's first channel, in shared memory.
 template <class Layer, class Tile, class Accumulator>
 TCONV_DEVICE void direct_add(const DirectInputs<Layer, Tile>& inputs, const Accumulator* own_weights, int first_phase,
                              int tap_k_tile, DirectAccumulators<Layer, Tile>& accumulators) {
@@ -44,8 +44,8 @@ TCONV_DEVICE void direct_add(const DirectInputs<Layer, Tile>& inputs, const Accu
 
 // Adds the products of one stage of weights, a group of `unroll` input channels at a time.
 //
-// There are `channels` of them, of which every `splits`-th group from `split` on is this thread's. Inputs as
-// `direct_load` takes them.
+// The stage has `channels` input channels. A thread takes every `splits`-th group of them, from group `split` on. With
+// `ahead`, it loads the inputs of its next group while it multiplies. The other parameters are as in `direct_load`.
 template <class Layer, class Tile, class Accumulator>
 TCONV_DEVICE void direct_multiply(const Accumulator* stage_weights, const typename Layer::Element* stage_x,
                                   int row_pitch, int stage_column,
@@ -86,11 +86,11 @@ TCONV_DEVICE void direct_multiply(const Accumulator* stage_weights, const typena
   if (Shape::chained) direct_end_chain<Layer, Tile>(chain, accumulators);
 }
 
-// Adds the products of one stage of weights with inputs that the whole block loads to shared memory, `unroll * splits`
-// channels at a time, while it multiplies those of the stage before.
+// Adds the products of one stage of weights with inputs from the block's tile. Inputs come in stages of `unroll *
+// splits` channels. Loads of the next stage from global memory are on their way while the block multiplies.
 //
-// Called by whole blocks. `slab` is the first channel's; a thread's inputs start
-// at `own` in each channel of a stage. `stage` says which of the two stages is written next.
+// Called by whole blocks. `slab` points to the first channel's slab in x. A thread's inputs start at `own` in each
+// channel of a stage. `stage`, 0 or 1, is the stage of `stages` to write next.
 template <class Layer, class Tile, class Accumulator>
 TCONV_DEVICE void direct_multiply_tiles(const Accumulator* stage_weights, const typename Layer::Element* slab,
                                         typename Layer::Index plane, int channels, DirectTileInputs<Layer, Tile>& tile,

@@ -1,22 +1,23 @@
 // direct: from the accumulators of a thread to outputs in memory.
 //
-// Where column phases interleave, a lane's results of one position are neighbours in memory. If they make one aligned
-// vector, the lane stores it; else the warp exchanges its results through shared memory and stores whole runs, 32
-// neighbours at a time, columns without taps written along. All rows of one output channel are stored together.
+// Where a thread has all column phases, its results of one position are neighbours in memory. If they make one aligned
+// vector, the lane stores it. Else the warp exchanges its results through shared memory and stores whole runs, 32
+// neighbours at a time, together with columns that no tap reaches. All rows of one output channel are stored together.
 #pragma once
 #include "direct/accumulators.cuh"
 #include "primitives/epilogue.cuh"
 
 namespace tconv {
 
-// What a thread's output channels need, loaded: their bias, and what the program behind the layer asks of a channel.
+// The loaded values of a thread's output channels: the bias, and the epilogue program's values of a channel.
 template <class Layer, class Tile, class Program>
 struct DirectChannels {
   typename DirectShape<Layer, Tile>::Accumulator biases[Tile::channels];
   typename Program::Channel of_program[Tile::channels];
 };
 
-// An output from its accumulator; `read` is what the program asked to be read for it, and `i` its number in that.
+// An output from its accumulator, rounded to the element type once, at the end. `read` holds the values that the
+// program has fetched for several outputs; this output is number `i` of them.
 template <class Layer, class Tile, class Program, class Accumulator, class Values>
 TCONV_DEVICE typename Layer::Element direct_output(Accumulator accumulator,
                                                    const DirectChannels<Layer, Tile, Program>& channels, int channel,
@@ -25,12 +26,13 @@ TCONV_DEVICE typename Layer::Element direct_output(Accumulator accumulator,
       Layer::has_bias ? accumulator + channels.biases[channel] : accumulator, channels.of_program[channel], read, i));
 }
 
-// Stores each position's column phases as one vector. Their width divides that of the output.
+// Stores each position's column phases as one vector. Vectors are aligned, as their width divides the output's width and
+// `origin` is 0 here.
 //
-// Outputs of the thread's first position begin at row `first_row` and column `column` of a plane, each of which may be
-// negative. `start` is where that row begins in the plane of the thread's first channel, in elements of y; the next
-// channel's is `plane` further. Planes have `height` rows, none where there is no such position, of `width` columns.
-// `left` channels are left, the thread's first among them.
+// Outputs of the thread's first position begin at row `first_row` and column `column` of a plane; both may be negative.
+// `start` is the offset of that row in y, for the thread's first channel. The same row of the next channel lies `plane`
+// elements further. A plane has `height` rows of `width` columns; `height` is 0 where the position does not exist. The
+// thread's first channel and those after it are `left` channels.
 template <class Layer, class Tile, class Program>
 TCONV_DEVICE void direct_store_vectors(const DirectAccumulators<Layer, Tile>& accumulators,
                                        const DirectChannels<Layer, Tile, Program>& channels, const Program& program,
@@ -67,7 +69,7 @@ TCONV_DEVICE void direct_store_vectors(const DirectAccumulators<Layer, Tile>& ac
   }
 }
 
-// Column phases that no tap reaches stay 0 in a warp's buffer.
+// Clears a warp's buffer. Column phases that no tap reaches are never written there, so they stay 0.
 template <class Layer, class Tile, class Accumulator>
 TCONV_DEVICE void direct_clear_buffer(Accumulator* buffer) {
   using Shape = DirectShape<Layer, Tile>;
@@ -75,7 +77,8 @@ TCONV_DEVICE void direct_clear_buffer(Accumulator* buffer) {
   for (int item = static_cast<int>(threadIdx.x) % 32; item < Shape::warp_items; item += 32) buffer[item] = 0;
 }
 
-// Stores one row of one output channel for a whole warp: from `line` of its buffer, or without accumulators.
+// Stores one row of one output channel for a whole warp: from `line` in its buffer, or zeros with the epilogue applied
+// where no tap reaches the row.
 template <class Layer, class Tile, class Program, class Accumulator>
 TCONV_DEVICE void direct_store_line(const Accumulator* line, bool has_accumulators, int lane,
                                     const DirectChannels<Layer, Tile, Program>& channels, const Program& program,
@@ -84,14 +87,15 @@ TCONV_DEVICE void direct_store_line(const Accumulator* line, bool has_accumulato
                                     typename Layer::Element* y) {
   using Shape = DirectShape<Layer, Tile>;
   const long long own_row = in_range(first_row + r, height) ? start + static_cast<long long>(r) * width : -1;
-  // Where all rows are one, stores differ by constants from here, and start at lines of memory.
+  // A run of one row is stored at constant distances from `place`. Aligned stores begin `ahead` items before the run,
+  // at a multiple of 32 elements.
   const long long begin = (Shape::run_rows == 1 ? own_row : 0) + c * plane + run_column;
   const int ahead = Shape::aligned_lines ? static_cast<int>(begin) & 31 : 0;
   const long long place = kept(begin + lane - ahead);
   constexpr int at_once = Shape::aligned_lines ? Shape::line_steps : Shape::exchange_steps_at_once;
 #pragma unroll
   for (int first_step = 0; first_step < Shape::line_steps; first_step += at_once) {
-    // All loads before all stores, and only the stores conditional: otherwise each would wait for its load.
+    // All loads come before all stores, and only stores are conditional. Otherwise each store would wait for its load.
     Accumulator values[at_once];
     bool in_line[at_once];
 #pragma unroll
@@ -105,7 +109,8 @@ TCONV_DEVICE void direct_store_line(const Accumulator* line, bool has_accumulato
 #pragma unroll
     for (int s = 0; s < at_once; ++s) {
       const int step = first_step + s, item = step * 32 + lane - ahead;
-      // Of several rows in a run, the lane that has the item's row says where it begins; `offset` is from `place`.
+      // In a run of several rows, a lane that has the item's row tells where the row begins. `offset` counts from
+      // `place`.
       const int row_of_run = Shape::run_rows > 1 ? item / Shape::run_outputs : 0;
       const long long row =
           Shape::run_rows > 1 ? __shfl_sync(0xffffffffu, own_row, row_of_run * Tile::columns % 32) : own_row;
@@ -118,7 +123,7 @@ TCONV_DEVICE void direct_store_line(const Accumulator* line, bool has_accumulato
   }
 }
 
-// Stores a warp's results as whole runs, by way of its `buffer` in shared memory, or a row phase that has no taps.
+// Stores a warp's results as whole runs, through its `buffer` in shared memory. Without taps the buffer is not used.
 // Called by whole warps.
 template <class Layer, class Tile, class Program, class Accumulator>
 TCONV_DEVICE void direct_store_exchanged(bool has_taps, int lane, const DirectAccumulators<Layer, Tile>& accumulators,
@@ -136,7 +141,7 @@ TCONV_DEVICE void direct_store_exchanged(bool has_taps, int lane, const DirectAc
 #pragma unroll
   for (int first = 0; first < Tile::channels * Shape::accumulator_rows; first += lines) {
     if (has_taps) {
-      __syncwarp();  // the last lines have been read
+      __syncwarp();  // all lanes have read the last lines
 #pragma unroll
       for (int p = 0; p < Tile::positions; ++p)
 #pragma unroll
@@ -158,7 +163,7 @@ TCONV_DEVICE void direct_store_exchanged(bool has_taps, int lane, const DirectAc
       if (!Shape::whole_channels && c >= left) break;
 #pragma unroll
       for (int r = 0; r < Shape::output_rows; ++r) {
-        // Rows that no tap reaches are stored with the channel's first.
+        // Rows that no tap reaches are stored together with the channel's first row.
         const int accumulator_row = Shape::accumulator_row_of_output(r);
         if ((accumulator_row < 0 ? 0 : accumulator_row) != n % Shape::accumulator_rows) continue;
         direct_store_line<Layer, Tile, Program>(buffer + (n - first) * Shape::exchange_line_items,
@@ -169,7 +174,8 @@ TCONV_DEVICE void direct_store_exchanged(bool has_taps, int lane, const DirectAc
   }
 }
 
-// Stores results whose column phases do not interleave in a thread: stride 1, or phases across the lanes.
+// Stores results straight from registers, where neighbouring lanes have neighbouring outputs: with stride 1 along the
+// width, or with column phases on lanes.
 template <class Layer, class Tile, class Program>
 TCONV_DEVICE void direct_store_single(const DirectAccumulators<Layer, Tile>& accumulators,
                                       const DirectChannels<Layer, Tile, Program>& channels, const Program& program,
