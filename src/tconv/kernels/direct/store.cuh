@@ -26,7 +26,7 @@ TCONV_DEVICE typename Layer::Element direct_output(Accumulator accumulator,
       Layer::has_bias ? accumulator + channels.biases[channel] : accumulator, channels.of_program[channel], read, i));
 }
 
-// Stores each position's column phases as one vector. Vectors are aligned, as their width divides the output's width and
+// Stores each position's column phases as one vector. Vectors are aligned: their width divides the output's width, and
 // `origin` is 0 here.
 //
 // Outputs of the thread's first position begin at row `first_row` and column `column` of a plane; both may be negative.

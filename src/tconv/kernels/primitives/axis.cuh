@@ -1,4 +1,4 @@
-// The algebra of an axis: which taps of a transposed convolution meet which outputs, and the inputs that they read.
+// The arithmetic of an axis: the taps that meet an output, and the inputs that they read.
 #pragma once
 #include "primitives/arithmetic.cuh"
 
@@ -14,9 +14,14 @@ TCONV_CONSTANT int modular_inverse(int value, int modulus) {
   return modulus == 1 ? 0 : static_cast<int>((high % modulus + modulus) % modulus);
 }
 
-// One spatial axis of a layer. Tap k and input i meet at output i*stride + k*dilation - padding. With phase = output
-// mod stride and position q = output div stride, tap k reads input q - shift_of(k). The taps of one phase lie
-// tap_period apart and read inputs that lie shift_period apart.
+// One spatial axis of a layer. Tap k and input i meet at output i*stride + k*dilation - padding. Let phase be output
+// modulo stride, and position q output / stride, rounded down. Each tap belongs to one phase, and tap k reads input
+// q - shift_of(k). The taps of one phase lie tap_period apart and read inputs that lie shift_period apart. Example with
+// kernel 4, stride 2, padding 1:
+//
+//          phase   taps    inputs     Another stride has another table; the formulas stay.
+//            0     1, 3    q, q - 1
+//            1     0, 2    q + 1, q
 template <int Kernel, int Stride, int Padding, int Dilation>
 struct Axis {
   static constexpr int kernel = Kernel, stride = Stride, padding = Padding, dilation = Dilation;
@@ -25,14 +30,14 @@ struct Axis {
   static constexpr int phases_with_taps = kernel < tap_period ? kernel : tap_period;
   static constexpr int taps_per_phase = ceil_div(kernel, tap_period);
 
-  // Rounded down, also where padding makes it negative.
+  // (tap * dilation - padding) / stride, rounded down also where it is negative.
   static TCONV_CONSTANT int shift_of(int tap) {
     constexpr int cut_off = ceil_div(padding, stride);
     const long long distance = static_cast<long long>(tap) * dilation + (cut_off * stride - padding);
     return static_cast<int>(distance / stride) - cut_off;
   }
 
-  // Over the first taps of all phases: 0 .. phases_with_taps - 1.
+  // The least and the greatest shift of the phases' first taps, which are taps 0 .. phases_with_taps - 1.
   static TCONV_CONSTANT int lowest_first_shift() { return shift_of(0); }
   static TCONV_CONSTANT int highest_first_shift() { return shift_of(phases_with_taps - 1); }
 
@@ -51,7 +56,8 @@ struct Axis {
   static TCONV_CONSTANT int positions(int output_size) { return (output_size - 1) / stride + 1; }
 };
 
-// The inputs that the taps of one axis read: position q reads q - shift, for `count` shifts from `lowest` on.
+// The inputs that the taps of one axis read: position q reads q - shift, for `count` shifts from `lowest` on, `step`
+// apart. Shifts have numbers from 0 on.
 template <class Axis>
 struct Shifts {
   static constexpr int lowest = Axis::shift_of(0), highest = Axis::shift_of(Axis::kernel - 1);
@@ -59,7 +65,7 @@ struct Shifts {
   static constexpr int count = (highest - lowest) / step + 1;
   static constexpr int halo = highest - lowest;
 
-  // The tap through which a phase reads the input at the given shift, by the shift's number; -1 if there is none.
+  // The tap through which a phase reads at shift number `number`; -1 if there is none.
   static TCONV_CONSTANT int tap(int phase, int number) {
     const long long distance =
         static_cast<long long>(phase) + Axis::padding + static_cast<long long>(lowest + number * step) * Axis::stride;
@@ -68,10 +74,10 @@ struct Shifts {
                : static_cast<int>(distance / Axis::dilation);
   }
 
-  // How far the input at a shift, by its number, lies behind that at the highest one.
+  // The distance from a position's input at the highest shift, the first of its halo, to its input at shift `number`.
   static TCONV_CONSTANT int behind(int number) { return halo - number * step; }
 
-  // The taps that read it, one of each of some phases: the first, and how many.
+  // The taps that read at shift `number`, each of another phase: the first of them, and their number.
   static TCONV_CONSTANT int first_tap(int number) {
     const long long distance = Axis::padding + static_cast<long long>(lowest + number * step) * Axis::stride;
     return distance < 0 ? 0 : static_cast<int>((distance + Axis::dilation - 1) / Axis::dilation);

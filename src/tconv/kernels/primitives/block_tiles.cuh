@@ -1,17 +1,18 @@
-// Block tiles of positions: which there are, where their positions lie, and where the inputs around them. A block tile
-// has images, slabs, rows and columns; BlockTile::columns and so on say how many.
+// Block tiles of positions: their numbers, their positions, and their inputs with the halo. A block tile spans
+// BlockTile::images images, `depths` slabs (a slab is one depth of a map), `rows` rows and `columns` columns.
 #pragma once
 #include "primitives/axis.cuh"
 #include "primitives/launch.cuh"
 
 namespace tconv {
 
-// An image and a position in it: of a block tile's first corner, or in a block tile.
+// An image and a position in it: a block tile's first one, or one counted from there.
 struct BlockTilePosition {
   int image, depth, row, column;
 };
 
-// A position of a block tile of which a slab has so many rows, by its number: columns first, images last.
+// The position with the given number in a block tile whose slabs have `block_tile_rows` rows: columns are numbered
+// first, images last.
 template <class BlockTile>
 TCONV_DEVICE BlockTilePosition position_in_block_tile(int number, int block_tile_rows) {
   const int column = number % BlockTile::columns, rows = number / BlockTile::columns;
@@ -19,7 +20,7 @@ TCONV_DEVICE BlockTilePosition position_in_block_tile(int number, int block_tile
   return {slabs / BlockTile::depths, slabs % BlockTile::depths, row, column};
 }
 
-// The block tiles over maps of so many positions, by number: columns first, images last.
+// The block tiles over maps with the given numbers of positions. They are numbered like positions.
 template <class BlockTile>
 struct BlockTiles {
   int columns, rows, depths;
@@ -37,15 +38,15 @@ struct BlockTiles {
   }
 };
 
-// The first input that a block tile reads, where its block has all shifts.
+// The first input of a block tile's halo, where its block has all shifts. It may lie outside the map.
 template <class Shape>
 TCONV_DEVICE BlockTilePosition halo_of(const BlockTilePosition& block_tile) {
   return {block_tile.image, block_tile.depth - Shape::DepthShifts::highest,
           block_tile.row - Shape::HeightShifts::highest, block_tile.column - Shape::WidthShifts::highest};
 }
 
-// The input of a block's group, and of it the halo: what a block tile reads and the places between. `Shape` has its
-// sizes.
+// The input of a block's group. The halo is the box of all inputs around a block tile that its taps can read; `Shape`
+// has its sizes.
 template <class Layer, class Shape>
 struct InputMap {
   using Element = typename Layer::Element;
@@ -64,11 +65,11 @@ struct InputMap {
 
   struct Place {
     int image;
-    Index position;   // in one channel of it
-    bool row_inside;  // the input, if not the column
-    bool inside;
+    Index position;   // in one channel of the image
+    bool row_inside;  // whether image, slab and row exist
+    bool inside;      // whether the column exists, too
   };
-  // A column of one of the halo's rows, counted from the halo's first one.
+  // The place of an input in the halo. The halo's rows are counted through all its slabs and images.
   TCONV_DEVICE Place place(const BlockTilePosition& halo, int halo_row, int halo_column) const {
     const int slab = halo_row / Shape::halo_rows, image = slab / Shape::halo_depths;
     const int column = halo.column + halo_column, row = halo.row + halo_row % Shape::halo_rows;
@@ -79,9 +80,10 @@ struct InputMap {
   }
 };
 
-// How a kernel is launched whose blocks own block tiles of positions, each with every set of weights. Blocks that
-// `walk` from block tile to block tile share them evenly: `at_once` at most, in multiples of `together`. Of others each
-// has one block tile. An offset within a block spans so many channels of the input, and of the output.
+// The launch of a kernel whose blocks own block tiles. A work is one block tile with one set of weights. Blocks that
+// `walk` share the works evenly; there are at most `at_once` of them, a multiple of `together`, so that with as many
+// weight sets a block keeps its set. Other blocks have one work each. An offset within a block spans at most
+// `input_reach` channels of the input and `output_reach` of the output.
 template <class Shape, class Tile>
 TCONV_CONSTANT Launch block_tiles_launch(const Sizes& sizes, const int (&positions)[3], bool walk, int at_once,
                                          int together, int input_reach, int output_reach) {
@@ -93,7 +95,7 @@ TCONV_CONSTANT Launch block_tiles_launch(const Sizes& sizes, const int (&positio
   const long long turns = (walk ? ceil_div(works, most) : 1) * together;
   Launch launch = {};
   launch.blocks = ceil_div(works, turns) * together;
-  launch.counted = works + launch.blocks;  // blocks count beyond the last work, by less than a grid
+  launch.counted = works + launch.blocks;  // a walk ends beyond the last work, by less than a grid
   launch.threads = Shape::threads, launch.shared_bytes = Shape::shared_bytes;
   launch.wide_index = larger(plane_of(sizes.input) * input_reach, plane_of(sizes.output) * output_reach) >= index_limit;
   launch.weight_blocks = ceil_div(Shape::preparing_items, static_cast<long long>(preparing_threads));

@@ -1,14 +1,15 @@
-// What becomes of the accumulators of a layer before they are stored: its bias, and its program, the arithmetic that
-// stands behind it.
+// The epilogue: accumulators become outputs. It adds the layer's bias, applies its program (the arithmetic that follows
+// the layer), and rounds to the element type, once.
 #pragma once
 #include "primitives/memory.cuh"
 
 namespace tconv {
 
-// The program of a layer that has none; others are generated (tconv/pointwise/functor.py). `to` is where outputs are
-// stored, and what is not present is not read.
+// The program of a layer without arithmetic after it. Other programs are generated (tconv/pointwise/functor.py), with
+// the same members.
 struct Identity {
-  // What is read once for an output channel, and what for N outputs that are stored together.
+  // A program's values of an output channel, which `of` loads once, and of N outputs that are stored together, which
+  // `fetch` loads. `fetch` gets the address to which the outputs go; it reads nothing if they are not present.
   struct Channel {};
   template <int N>
   struct Values {};
@@ -17,39 +18,39 @@ struct Identity {
   TCONV_DEVICE Values<N> fetch(const Element*, bool) const {
     return {};
   }
-  // Output i of those N from y, its accumulator with the bias.
+  // Output i of the N, from its accumulator with the bias, y.
   template <class Accumulator, int N>
   TCONV_DEVICE Accumulator apply(Accumulator y, const Channel&, const Values<N>&, int) const {
     return y;
   }
 };
 
-// Chooses a function by whether there is a program: C++14 compiles both branches of an `if`.
+// Chooses an overload by whether there is a program: in C++14 an `if` on a constant compiles both branches.
 template <bool>
 struct HasProgram {};
 
 template <class Layer, class Program>
 struct Epilogue {
   using Accumulator = typename AccumulatorOf<typename Layer::Element>::type;
-  // What a channel needs, loaded.
+  // The loaded values of a channel: the program's and the bias. `y` adds the bias to an accumulator.
   struct Channel : Program::Channel {
     Accumulator bias;
     TCONV_DEVICE Accumulator y(Accumulator accumulator) const {
       return Layer::has_bias ? accumulator + bias : accumulator;
     }
   };
-  const typename Layer::Element* bias;  // of the block's group
+  const typename Layer::Element* bias;  // of the first channel of the block's group
   const Program& program;
-  int first_channel;  // of the block's group
+  int first_channel;  // the number of that channel in the layer
 
-  // Of a channel of the group.
+  // Loads the values of a channel, counted from the group's first.
   TCONV_DEVICE Channel of(int channel) const {
     Channel of;  // C++14 initialises no bases by a list
     if (Layer::has_program) static_cast<typename Program::Channel&>(of) = program.of(first_channel + channel);
     of.bias = Layer::has_bias ? to_accumulator(load_constant(bias + channel)) : 0;
     return of;
   }
-  // An output of its y.
+  // Output i of `values` from its y. Rounds here.
   template <class Values>
   TCONV_DEVICE typename Layer::Element output(Accumulator y, const Channel& channel, const Values& values,
                                               int i = 0) const {

@@ -1,12 +1,12 @@
-// What families know alike of a layer: where its weights lie, by numbers that are taken apart.
+// A layer's weights, for all families of kernels: where they lie, and how a number is split into their indices.
 #pragma once
 #include "primitives/arithmetic.cuh"
 #include "primitives/memory.cuh"
 
 namespace tconv {
 
-// Takes a number below `Count` apart, the fastest digit first: nearly always in 32 bits, which are divided much faster
-// than 64.
+// Splits a number below `Count` into digits of mixed bases, the fastest digit first. Divides in 32 bits where `Count`
+// allows it, as 64 bits take much longer.
 template <long long Count>
 struct Digits {
   using Number = typename Choice<(Count <= 0x7fffffff), int, long long>::type;
@@ -21,8 +21,8 @@ struct Digits {
   }
 };
 
-// Where an element of the weights lies: tap `tap` of the filter from an input channel of its group to an output
-// channel.
+// The address of a weight: tap `tap` of the filter from an input channel to an output channel, both counted inside the
+// group. Weights lie as [group][input channel][output channel][tap].
 template <class Layer>
 TCONV_DEVICE const typename Layer::Element* weight_at(const typename Layer::Element* weight, int group, int in_channel,
                                                       int out_channel, int tap) {

@@ -1,17 +1,16 @@
-// Places: the positions of all samples, by number, columns first. Kernels that go phase by phase share them among
-// blocks.
+// Places: the positions of all samples, numbered columns first. Kernels that go phase by phase share them among blocks.
 #pragma once
 #include "primitives/axis.cuh"
 #include "primitives/launch.cuh"
 
 namespace tconv {
 
-// A position and its sample, -1 where there is none.
+// A position and its sample; the sample is -1 beyond the batch.
 struct Place {
   int sample, depth, height, width;
 };
 
-// The place of a number, where `Lead` places come before each row of positions: those have negative widths.
+// The place with the given number. Each row of positions begins with `Lead` extra places, whose widths are negative.
 template <class Layer, int Lead>
 TCONV_DEVICE Place place_of(typename Layer::Index number, int batch, int output_depth, int output_height,
                             int output_width) {
@@ -26,9 +25,9 @@ TCONV_DEVICE Place place_of(typename Layer::Index number, int batch, int output_
           static_cast<int>(number - row * columns) - Lead};
 }
 
-// How a kernel is launched whose blocks own `Tile::run` neighbouring places, with some channels of a phase each:
-// `Tile::parts` blocks have the same places. They are neighbours, as they read the same inputs and write neighbouring
-// outputs.
+// The launch of a kernel whose blocks each own `Tile::run` neighbouring places and some channels of one phase.
+// `Tile::parts` blocks have the same places. They are neighbours in the grid, as they read the same inputs and write
+// neighbouring outputs.
 template <class Layer, class Tile, int Lead>
 TCONV_CONSTANT Launch places_launch(const Sizes& sizes) {
   using Depth = typename Layer::Depth;
@@ -40,7 +39,7 @@ TCONV_CONSTANT Launch places_launch(const Sizes& sizes) {
   Launch launch = {};
   launch.counted = launch.blocks = ceil_div(places, static_cast<long long>(Tile::run)) * Tile::parts;
   launch.threads = Tile::threads, launch.shared_bytes = Tile::shared_bytes;
-  // The last block goes beyond the places by less than 2^12. Inputs around a place lie no further off than it counts.
+  // The last block goes beyond the places by less than 2^12. With padding added, `reached` bounds input offsets, too.
   const long long reached = static_cast<long long>(sizes.batch) * Depth::positions(output[0] + Depth::padding) *
                                 Height::positions(output[1] + Height::padding) *
                                 (Width::positions(output[2] + Width::padding) + Lead) +

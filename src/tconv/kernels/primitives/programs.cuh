@@ -1,4 +1,4 @@
-// What the programs of epilogues are made of.
+// The functions that programs of epilogues call.
 #pragma once
 #include "primitives/epilogue.cuh"
 
@@ -20,7 +20,7 @@ TCONV_DEVICE void from_words(const unsigned* words, int i, BFloat16& value) {
   value.bits = static_cast<unsigned short>(words[i / 2] >> i % 2 * 16);
 }
 
-// N values that lie together, at a multiple of their size.
+// Loads an operand's values for N outputs that are stored together. They lie together, aligned to their size.
 template <class Element, class Accumulator, int N>
 TCONV_DEVICE void read_outputs(const Element* from, bool present, Accumulator (&values)[N]) {
   constexpr int bytes = N * static_cast<int>(sizeof(Element));
@@ -34,7 +34,8 @@ TCONV_DEVICE void read_outputs(const Element* from, bool present, Accumulator (&
   }
 }
 
-// What N outputs that are stored together, the first one at `place`, have of values for each sample and channel.
+// Loads values of an operand that has one for each sample and channel, for N outputs that are stored together from
+// element `place` of y on. Channels last, these are of N channels; else all are of one channel.
 template <bool channels_last, int channels, class Element, class Accumulator, int N>
 TCONV_DEVICE void read_samples(const Element* values_of_all, long long place, long long plane, bool present,
                                Accumulator (&values)[N]) {
@@ -43,14 +44,14 @@ TCONV_DEVICE void read_samples(const Element* values_of_all, long long place, lo
   for (int i = 0; i < N; ++i) values[i] = value_at(values_of_all + at + (channels_last ? i : 0), present);
 }
 
-// One of two values, which are both computed. Where C++ computes only one of them, compilers make a branch of that, in
-// which an output waits for the one before.
+// One of two values that are both computed. C++'s own `?:` computes only one; compilers then make branches, and each
+// output waits for the one before.
 template <class Number>
 TCONV_DEVICE Number select(bool condition, Number a, Number b) {
   return condition ? a : b;
 }
 
-// The smaller or the larger one, not-a-number if one of them is: torch.minimum, torch.maximum.
+// The smaller or the larger number, or NaN if one of them is NaN, as torch.minimum and torch.maximum.
 template <class Number>
 TCONV_DEVICE Number minimum(Number a, Number b) {
   return a < b || a != a ? a : b;
@@ -73,8 +74,8 @@ TCONV_DEVICE float maximum(float a, float b) {
 }
 #endif
 
-// Functions of float within some units of rounding, in as few instructions as hardware has them: what stands behind a
-// layer must not take longer than the layer. PTX ex2.approx.ftz.f32, rcp.approx.ftz.f32, div.full.f32.
+// Functions of float with an error of a few units of rounding, in as few instructions as hardware allows: a program
+// must not take longer than its layer. PTX ex2.approx.ftz.f32, rcp.approx.ftz.f32, div.full.f32.
 #if !defined(TCONV_EMULATOR)
 TCONV_DEVICE float power_of_two(float value) {
   float result;
@@ -93,14 +94,14 @@ TCONV_DEVICE float quotient(float a, float b) {
 }
 #endif
 TCONV_DEVICE double quotient(double a, double b) { return a / b; }
-// Of a divisor whose inverse is a normal number.
+// A quotient, for divisors whose inverse is a normal number.
 TCONV_DEVICE float quick_quotient(float a, float b) { return a * inverse(b); }
 TCONV_DEVICE double quick_quotient(double a, double b) { return a / b; }
 TCONV_DEVICE float exponential(float value) { return power_of_two(value * 1.44269504f); }
 TCONV_DEVICE double exponential(double value) { return exp(value); }
-// 1 + erf(value) = erfc(-value), of which GELU is made, within a unit of rounding of 1: below 0 it is two to the power
-// of a polynomial, fitted to the logarithm of erfc from 0 to 4.2. Its highest coefficient is positive, so that nothing
-// is left from there on, down to minus infinity.
+// 1 + erf(value) = erfc(-value), for GELU; the error is within a unit of rounding of 1. Below 0 it is 2 to the power of
+// minus a polynomial in `size`, fitted to the logarithm of erfc from 0 to 4.2. The highest coefficient of the
+// polynomial is positive, so the result falls to 0 beyond 4.2, up to an infinite size.
 TCONV_DEVICE float one_plus_erf(float value) {
   const float size = fabs(value);
   float sum = 4.53583627e-5f;
@@ -114,7 +115,7 @@ TCONV_DEVICE double one_plus_erf(double value) { return 1 + erf(value); }
 TCONV_DEVICE float sigmoid(float value) { return inverse(1 + exponential(-value)); }
 TCONV_DEVICE double sigmoid(double value) { return 1 / (1 + exp(-value)); }
 
-// What a cast to a type of 16 bits leaves of a value.
+// A value rounded to a type of 16 bits and back, as by a cast in the program.
 template <class Element, class Accumulator>
 TCONV_DEVICE Accumulator rounded(Accumulator value) {
   return to_accumulator(from_accumulator<Element>(static_cast<float>(value)));
