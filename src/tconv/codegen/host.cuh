@@ -9,8 +9,8 @@
 static int enqueue(const void* kernel, void** arguments, int64_t grid, int block, int shared_bytes, int64_t stream) {
 // ---- where weights are taken as they are
 // ---- where weights are prepared
-// Enqueues a kernel, and returns a cudaError_t. One that `overlaps` begins while the kernel before it runs, and waits
-// for it itself.
+// Enqueues a kernel, and returns a cudaError_t. A kernel that `overlaps` may begin while the kernel before it runs; it
+// waits for that kernel's end itself, by griddepcontrol.wait.
 static int enqueue(const void* kernel, void** arguments, int64_t grid, int block, int shared_bytes, int64_t stream,
                    bool overlaps) {
 // ---- where weights are prepared
@@ -38,12 +38,14 @@ static int enqueue(const void* kernel, void** arguments, int64_t grid, int block
   return cudaLaunchKernel(kernel, blocks, block, arguments, shared_bytes, on);
 }
 
-// Enqueues one kernel and returns a cudaError_t. Where y is 0 it returns how many samples one launch may take instead,
-// 0 where not even one.
+// Enqueues one kernel, after those that prepare for it, if any. Returns a cudaError_t. If y is 0, it enqueues nothing
+// and returns the number of samples that one launch may take: the batch or what halving leaves of it, 0 if none fits.
 //
-// The numbers: place of the kernel, stream, multiprocessors, addresses of x, weight, bias, y and of memory for prepared
-// weights and inputs, channels of the tensor in which y lies, batch, depth, height and width of the input and of the
-// output, and addresses of what the program behind the layer reads.
+// `numbers` holds:
+//   0 number of the kernel    1 stream    2 multiprocessors    3 to 6 addresses of x, weight, bias and y
+//   7 address of memory for prepared weights, then prepared inputs    8 channels of the tensor in which y lies
+//   9 batch    10 to 12 depth, height and width of the input    13 to 15 depth, height and width of the output
+//   16 on: addresses of the program's operands
 // ---- where weights are taken as they are
 static int64_t launched(const std::vector<int64_t>& numbers, tconv::Launch (*launch_of)(const tconv::Sizes&),
                         const void* kernel) {

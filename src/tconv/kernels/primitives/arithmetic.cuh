@@ -1,4 +1,4 @@
-// Arithmetic of the constants of a kernel.
+// Arithmetic for the constants of a kernel.
 #pragma once
 #include "primitives/language.cuh"
 
@@ -19,7 +19,7 @@ TCONV_CONSTANT int power_of_two_from(int value) {
 // 0 <= index < count, in one comparison.
 TCONV_DEVICE bool in_range(int index, int count) { return static_cast<unsigned>(index) < static_cast<unsigned>(count); }
 
-// One of two types, by a constant: std::conditional, whose header NVRTC does not load.
+// One of two types, chosen by a constant. It is std::conditional, whose header NVRTC does not load.
 template <bool first, class First, class Second>
 struct Choice {
   using type = First;
@@ -35,8 +35,8 @@ TCONV_CONSTANT int largest_divisor(int value, int limit) {
   return limit;
 }
 
-// The smallest pitch from `least` on with which lanes that lie `rows` rows apart find their `columns` in different
-// banks; `least` if there is none.
+// The smallest pitch from `least` on with which lanes in different rows use different banks. Lanes that follow `rows`
+// rows below others then use the next `columns` of the 32 banks. `least` if there is no such pitch.
 TCONV_CONSTANT int conflict_free_pitch(int least, int rows, int columns) {
   for (int pitch = least; pitch < least + 32; ++pitch)
     if (rows * pitch % 32 == columns) return pitch;

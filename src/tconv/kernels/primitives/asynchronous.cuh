@@ -1,15 +1,15 @@
-// What goes on while threads do: copies to shared memory, and the kernel before or behind this one.
+// Work that runs beside threads: copies to shared memory, and the kernel before or after this one.
 #pragma once
 #include "primitives/language.cuh"
 
 namespace tconv {
 
-// A block's copy of pieces of some bytes, a multiple of 16, from global to shared memory, in which they lie as in
-// global memory, while its threads go on; one copy at a time. All threads call everything alike. They must have passed
-// a barrier since they used the place; what landed is visible to a thread after its `wait` and a barrier behind it.
-// Pieces that are not `wanted(number)` are left out. From sm_90 on a lane asks for all of a piece, by PTX
-// cp.async.bulk, and an mbarrier in `memory`, 8 bytes of shared memory, says when it is there. Before, each thread
-// copies 16 bytes at a time, by cp.async.cg.
+// A block's asynchronous copy of pieces from global to shared memory, one copy at a time. A piece is a multiple of 16
+// bytes, and pieces keep their places to each other. Only pieces for which `wanted(number)` is true are copied. All
+// threads make all calls. Before `begin` they must pass a barrier after their last use of the place; after `wait` they
+// must pass one before they read. From sm_90 on one lane copies one piece at a time, by PTX cp.async.bulk. An mbarrier
+// in `memory`, 8 bytes of shared memory, then counts the bytes. Before sm_90 each thread copies 16 bytes at a time, by
+// cp.async.cg.
 #if !defined(TCONV_EMULATOR)
 template <int Threads, class Wanted>
 struct BlockCopy {
@@ -66,10 +66,11 @@ struct BlockCopy {
 };
 #endif
 
-// A thread's own copies of `Bytes` bytes (4, 8 or 16, at multiples of their number) from global to shared memory, in
-// groups of `OfGroup` at most, of which so many are on their way at once; zeros instead of what is not `present`, whose
-// address is not read. `wait<N>` returns when all groups but the last N have landed: they are visible to the thread
-// itself, and to others after a barrier behind it. PTX cp.async, cp.async.commit_group and cp.async.wait_group.
+// A thread's own asynchronous copies of `Bytes` bytes (4, 8 or 16, aligned to their number) from global to shared
+// memory. A group has at most `OfGroup` copies; at most `Groups` groups are on their way at once. Where a copy is not
+// `present`, zeros are written and the address is not read. `wait<N>` returns when all groups but the last N have
+// landed. They are then visible to the thread itself, and to others after a barrier. PTX cp.async,
+// cp.async.commit_group and cp.async.wait_group.
 #if !defined(TCONV_EMULATOR)
 template <int Bytes>
 TCONV_DEVICE void copy_item(void* shared, const void* global, int bytes) {
@@ -86,7 +87,7 @@ struct ThreadCopies {
   TCONV_DEVICE void begin(void* shared, const void* global, bool present) {
     begin_part(shared, global, present ? Bytes : 0);
   }
-  // The first so many bytes, and zeros behind them.
+  // Copies the first `bytes` bytes, and writes zeros behind them.
   TCONV_DEVICE void begin_part(void* shared, const void* global, int bytes) { copy_item<Bytes>(shared, global, bytes); }
   TCONV_DEVICE void end_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
   template <int N>
@@ -96,15 +97,16 @@ struct ThreadCopies {
 };
 #endif
 
-// A kernel that was launched to overlap with the one before it may not touch what that one writes before this returns:
-// then all of it has ended. PTX griddepcontrol.wait and griddepcontrol.launch_dependents; older GPUs never overlap.
+// Waits until the kernel before this one has ended and its writes are visible. A kernel that was launched to overlap
+// must not touch them earlier. PTX griddepcontrol.wait; before sm_90 kernels never overlap.
 TCONV_DEVICE void wait_for_kernel_before() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
-// From here on in all its blocks, the kernel behind this one may begin, if it was launched to overlap.
+// Lets the next kernel begin, if it was launched to overlap, once all blocks of this one have called this. PTX
+// griddepcontrol.launch_dependents.
 TCONV_DEVICE void let_kernel_behind_begin() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

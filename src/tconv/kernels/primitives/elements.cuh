@@ -1,4 +1,4 @@
-// Element types, conversions and rounding. 16-bit floats are their bits.
+// Element types, conversions and rounding. The 16-bit types hold only bits: arithmetic is in float.
 #pragma once
 #include "primitives/language.cuh"
 
@@ -12,7 +12,7 @@ struct BFloat16 {
   unsigned short bits;
 };
 
-// The type products are summed in.
+// The type in which products are summed: float, but double for double.
 template <class Element>
 struct AccumulatorOf {
   using type = float;
@@ -25,14 +25,14 @@ struct AccumulatorOf<double> {
 TCONV_DEVICE unsigned float_bits(float value) { return __float_as_uint(value); }
 TCONV_DEVICE float bits_float(unsigned bits) { return __uint_as_float(bits); }
 
-// The words of a double: its low one first, where it is written to memory.
+// The two words of a double. In memory the low word comes first.
 TCONV_DEVICE unsigned low_word(double value) { return static_cast<unsigned>(__double2loint(value)); }
 TCONV_DEVICE unsigned high_word(double value) { return static_cast<unsigned>(__double2hiint(value)); }
 TCONV_DEVICE double words_double(unsigned low, unsigned high) {
   return __hiloint2double(static_cast<int>(high), static_cast<int>(low));
 }
 
-// binary16 to binary32, exact: PTX cvt.f32.f16; and back, to nearest, ties to even: PTX cvt.rn.f16.f32.
+// binary16 to binary32, exact (PTX cvt.f32.f16), and back, to nearest, ties to even (PTX cvt.rn.f16.f32).
 #if !defined(TCONV_EMULATOR)
 TCONV_DEVICE float half_to_float(unsigned short bits) {
   float result;
@@ -48,7 +48,7 @@ TCONV_DEVICE unsigned short float_to_half(float value) {
 
 TCONV_DEVICE float bfloat16_to_float(BFloat16 value) { return bits_float(static_cast<unsigned>(value.bits) << 16); }
 
-// binary32 to bfloat16, to nearest, ties to even. In integers, as sm_75 has no instruction for it.
+// binary32 to bfloat16, to nearest, ties to even. Computed with integers, as sm_75 has no instruction for it.
 TCONV_DEVICE BFloat16 float_to_bfloat16(float value) {
   const unsigned bits = float_bits(value);
   const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
@@ -57,13 +57,12 @@ TCONV_DEVICE BFloat16 float_to_bfloat16(float value) {
   return result;
 }
 
-// How operands are rounded to TF32's 10-bit significand, if at all: to nearest, and where two are as near, to the even
-// one or to the one further from zero.
+// How operands are rounded to TF32's 10-bit significand: not at all, or to nearest, with ties to even or away from 0.
 enum class Rounding { none, ties_to_even, ties_away };
 
-// A factor of a product, rounded to TF32 where the precision says so. Equals PTX cvt.rn.tf32.f32 (sm_90 on) and
-// cvt.rna.tf32.f32 (sm_80 on), in integers for every GPU: on CUDA cores that is the faster way. Infinities and NaN stay
-// as they are.
+// A factor of a product, rounded to TF32 where the precision says so. The result equals PTX cvt.rn.tf32.f32 (from sm_90
+// on) and cvt.rna.tf32.f32 (from sm_80 on). Integers do it on every GPU, and faster for kernels on CUDA cores.
+// Infinities and NaN stay as they are.
 template <Rounding rounding>
 TCONV_DEVICE float operand(float value) {
   const unsigned bits = float_bits(value);
@@ -95,7 +94,7 @@ TCONV_DEVICE BFloat16 from_accumulator<BFloat16>(float value) {
   return float_to_bfloat16(value);
 }
 
-// Two numbers at once: from sm_80 on one instruction for two of 16 bits, PTX cvt.rn.f16x2.f32 and cvt.rn.bf16x2.f32.
+// Rounds two numbers. From sm_80 on one instruction makes two 16-bit numbers: PTX cvt.rn.f16x2.f32, cvt.rn.bf16x2.f32.
 TCONV_DEVICE void from_accumulators(float first, float second, float (&two)[2]) { two[0] = first, two[1] = second; }
 TCONV_DEVICE void from_accumulators(double first, double second, double (&two)[2]) { two[0] = first, two[1] = second; }
 TCONV_DEVICE void from_accumulators(float first, float second, Half (&two)[2]) {

@@ -1,5 +1,5 @@
-// The words that compilers say differently. The same text compiles by NVRTC, by nvcc, whose older builds want C++14,
-// and by g++ for the emulator. No CUDA header is included, and what has inline PTX the emulator has in its own words.
+// Macros for words that differ between compilers. The same text is compiled by NVRTC, by nvcc (older ones in C++14) and
+// by g++ for the emulator. No CUDA header is included. The emulator has its own versions of functions with inline PTX.
 #pragma once
 
 #define TCONV_CONSTANT __host__ __device__ constexpr

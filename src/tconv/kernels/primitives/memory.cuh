@@ -4,7 +4,7 @@
 
 namespace tconv {
 
-// Loads of what no thread of the grid writes.
+// Loads through the read-only path: no thread of the grid may write there.
 TCONV_DEVICE float load_constant(const float* address) { return __ldg(address); }
 TCONV_DEVICE double load_constant(const double* address) { return __ldg(address); }
 TCONV_DEVICE Half load_constant(const Half* address) {
@@ -14,8 +14,8 @@ TCONV_DEVICE BFloat16 load_constant(const BFloat16* address) {
   return BFloat16{__ldg(reinterpret_cast<const unsigned short*>(address))};
 }
 
-// The same value, of which the compiler knows nothing. It then keeps a common part of several addresses in a register
-// instead of computing each address anew.
+// The same value, hidden from the compiler. The compiler then keeps a common part of several addresses in a register
+// and does not compute each address anew.
 #if !defined(TCONV_EMULATOR)
 TCONV_DEVICE long long kept(long long value) {
   asm("" : "+l"(value));
@@ -28,8 +28,8 @@ TCONV_DEVICE const T* kept(const T* value) {
 }
 #endif
 
-// The same value, of which the compiler knows nothing, here and each time that this is reached: what follows from it is
-// not computed before a loop and kept in registers meanwhile.
+// The same value, hidden from the compiler anew at each call (the asm is volatile). In a loop, the compiler then cannot
+// compute values that depend on it before the loop and hold registers for them.
 #if !defined(TCONV_EMULATOR)
 TCONV_DEVICE int renewed(int value) {
   asm volatile("" : "+r"(value));
@@ -37,13 +37,13 @@ TCONV_DEVICE int renewed(int value) {
 }
 #endif
 
-// N elements at once; the address must be a multiple of their size.
+// N elements that are loaded or stored at once; the address must be a multiple of their size.
 template <class T, int N>
 struct alignas(sizeof(T) * N) TCONV_MAY_ALIAS Vector {
   T values[N];
 };
 
-// A word of a vector; of 16-bit items two, or one alone.
+// A 32-bit word of a vector: one float, two 16-bit items, or a single 16-bit item in the low half.
 template <int N>
 TCONV_DEVICE unsigned word_of(const Vector<float, N>& vector, int number) {
   return float_bits(vector.values[number]);
@@ -54,11 +54,11 @@ TCONV_DEVICE unsigned word_of(const Vector<Half16, N>& vector, int number) {
   return N == 1 ? low : low | static_cast<unsigned>(vector.values[(2 * number + 1) % N].bits) << 16;
 }
 
-// 2, 4, 8 or 16 bytes of what no thread of the grid writes, at a multiple of their number, two in the low half of a
-// word; zeros if they are not present. Predicated, not branched, and mostly left by the compiler where it stands in the
-// code: between products, so that loads do not keep their operands waiting. PTX ld.global.nc. (Words are no early
-// clobbers, which CUDA 11 does not know: the only register that one may take is that of `present`, which is read
-// first.)
+// Loads 2, 4, 8 or 16 bytes, aligned to their number, that no thread of the grid writes: PTX ld.global.nc. Two bytes go
+// to the low half of a word. If not `present`, words become 0 and the address is not read. The load is predicated, not
+// branched. As it is volatile, compilers mostly leave it where it stands, between products, so that it does not delay
+// their operands. (Words are no early clobbers, which CUDA 11 does not know. A word may thus share a register only with
+// `present`, which is read first.)
 #if !defined(TCONV_EMULATOR)
 template <int Bytes>
 TCONV_DEVICE void load_present(const void* address, bool present, unsigned (&words)[(Bytes + 3) / 4]);
@@ -95,8 +95,8 @@ TCONV_DEVICE void load_present<16>(const void* address, bool present, unsigned (
 }
 #endif
 
-// Stores 2, 4, 8 or 16 bytes, at a multiple of their number. Compilers take a vector apart whose items come from
-// registers that lie far from each other. PTX st.global.
+// Stores 2, 4, 8 or 16 bytes, aligned to their number, by one PTX st.global. From C++, compilers split the store of a
+// vector whose items come from distant registers.
 #if !defined(TCONV_EMULATOR)
 template <int Bytes>
 TCONV_DEVICE void store_words(void* address, const unsigned (&words)[(Bytes + 3) / 4]);
@@ -134,7 +134,8 @@ TCONV_CONSTANT int vector_width(int count, int item_bytes) {
   return width;
 }
 
-// Copies N values from shared memory by the widest loads that divide N. The address must be a multiple of the width.
+// Copies N values from shared memory by the widest loads, up to 16 bytes, that divide N. The address must be aligned to
+// that width.
 template <class T, int N>
 TCONV_DEVICE void load_shared(const T* address, T (&values)[N]) {
   constexpr int width = vector_width(N, sizeof(T));

@@ -4,8 +4,9 @@
 
 namespace tconv {
 
-// Four 8x8 matrices of 16-bit items, or 8x4 of 32 bits: lane l names row l % 8 of matrix l / 8, 16 aligned bytes of
-// shared memory, and gets word l % 4 of row l / 4 of each. PTX ldmatrix.sync.aligned.m8n8.x4.shared.b16.
+// Loads four 8x8 matrices of 16-bit items, or 8x4 matrices of 32-bit items, by PTX
+// ldmatrix.sync.aligned.m8n8.x4.shared.b16. Lane l passes the address of row l % 8 of matrix l / 8, 16 aligned bytes of
+// shared memory. It gets word l % 4 of row l / 4 of each matrix.
 #if !defined(TCONV_EMULATOR)
 TCONV_DEVICE void load_matrices(const void* row, unsigned (&words)[4]) {
   const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
@@ -16,8 +17,8 @@ TCONV_DEVICE void load_matrices(const void* row, unsigned (&words)[4]) {
 }
 #endif
 
-// The same of four 8x8 matrices of 16-bit items, each transposed: lane l gets the items of column l / 4 in rows 2 * (l
-// % 4) and the next one. PTX ldmatrix with .trans.
+// Loads four 8x8 matrices of 16-bit items, each transposed, by PTX ldmatrix with .trans. Lanes pass addresses as above.
+// Lane l gets two items of column l / 4 of each matrix, in row 2 * (l % 4) and in the next one.
 #if !defined(TCONV_EMULATOR)
 TCONV_DEVICE void load_transposed_matrices(const void* row, unsigned (&words)[4]) {
   const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
@@ -28,7 +29,7 @@ TCONV_DEVICE void load_transposed_matrices(const void* row, unsigned (&words)[4]
 }
 #endif
 
-// `operand`, by one instruction where there is one.
+// As `operand`, by one instruction where the GPU has it.
 template <Rounding rounding>
 TCONV_DEVICE float matrix_operand(float value) {
 #if __CUDA_ARCH__ >= 800
@@ -48,9 +49,11 @@ TCONV_DEVICE float matrix_operand(float value) {
   return operand<rounding>(value);
 }
 
-// accumulators += A * B on tensor cores, for 16 rows of A, 8 columns of B and 32 bytes of each along the products'
-// axis; the fragments are those of PTX mma.sync.aligned.m16n8k8 (TF32, the low 13 bits are ignored), m16n8k16, and
-// m16n8k4 (double, its low word first), before sm_90 twice m8n8k4.
+// accumulators += A * B on tensor cores, for 16 rows of A, 8 columns of B, and 32 bytes of each along k. The fragments
+// are as in PTX mma.sync.aligned:
+//   TF32 (the low 13 bits are ignored)    m16n8k8
+//   16-bit items                          m16n8k16
+//   double (its low word first)           m16n8k4, before sm_90 as two m8n8k4
 #if !defined(TCONV_EMULATOR)
 #define TCONV_MULTIPLY(name, shape, type)                                                            \
   TCONV_DEVICE void name(float(&accumulators)[4], const unsigned(&a)[4], const unsigned(&b)[2]) {    \
@@ -80,7 +83,7 @@ TCONV_DEVICE void multiply_f64(double (&accumulators)[4], const unsigned (&a)[4]
 }
 #endif
 
-// The product of an element type.
+// The product above for an element type.
 template <class Element>
 TCONV_DEVICE void multiply_fragments(typename AccumulatorOf<Element>::type (&accumulators)[4],
                                      const unsigned (&a)[4], const unsigned (&b)[2]);
@@ -96,8 +99,9 @@ TCONV_MATRIX_PRODUCT(BFloat16, float, multiply_bf16)
 TCONV_MATRIX_PRODUCT(double, double, multiply_f64)
 #undef TCONV_MATRIX_PRODUCT
 
-// A factor as the tensor core shall see it. Plane 0 is the number, rounded where the precision says so or where exact
-// products need it; plane 1 is what plane 0 leaves, nothing where that is not finite.
+// A factor as the tensor core sees it. With `rounding`, it is rounded to TF32 as the precision says. Without, a float
+// is split into two TF32 numbers for exact products: plane 0 is the rounded number, plane 1 the rounded remainder, or 0
+// where plane 0 is not finite.
 template <class Layer>
 TCONV_DEVICE float matrix_factor(float value, int plane) {
   if (Layer::rounding != Rounding::none) return matrix_operand<Layer::rounding>(value);

@@ -1,18 +1,18 @@
-// Tensor cores of Hopper: products of a warpgroup, four warps of which the first has a number divisible by four. PTX
-// wgmma, sm_90a alone.
+// Tensor cores of Hopper: products of a warpgroup, which is four warps from a multiple of four on. PTX wgmma, only on
+// sm_90a.
 #pragma once
 #include "primitives/elements.cuh"
 
 namespace tconv {
 
-// Where a byte of the second factor of a product lies in shared memory: its rows of 64 or 128 bytes begin at a multiple
-// of 8 * row_bytes, and in each the 16-byte vectors lie in another order, so that loads find eight rows' in different
-// banks.
+// The swizzled offset of a byte of a product's second factor in shared memory. Rows have 64 or 128 bytes; the first
+// begins at a multiple of 8 * row_bytes. The order of 16-byte vectors in a row changes every 128 bytes (PTX's 64- or
+// 128-byte swizzle), so that the same vector of eight rows lies in different banks.
 TCONV_CONSTANT int swizzled(int offset, int row_bytes) { return offset ^ (offset >> 7 & (row_bytes / 16 - 1)) << 4; }
 
 #if !defined(TCONV_EMULATOR)
-// 32 bytes of each of some such rows, as a product reads them, by PTX's descriptor of a matrix. `bytes` further on, a
-// multiple of 16, lie the next 32 bytes or other rows.
+// PTX's matrix descriptor for 32 bytes along k of such rows, from address `shared` on. `at` gives the descriptor that
+// begins `bytes`, a multiple of 16, further: at the next 32 bytes along k, or at other rows.
 template <int RowBytes>
 struct FactorRows {
   unsigned long long descriptor;
@@ -23,8 +23,8 @@ struct FactorRows {
   TCONV_DEVICE unsigned long long at(int bytes) const { return descriptor + bytes / 16; }
 };
 
-// From here on each thread of the warpgroup has so many registers, of those that the block has got; all of its warps
-// say so. PTX setmaxnreg.
+// Sets the registers of each thread of a warpgroup to `Count`, out of the block's registers. All its warps call this.
+// `take_registers` waits until other warpgroups have given enough. PTX setmaxnreg.
 template <int Count>
 TCONV_DEVICE void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Count));
@@ -34,8 +34,8 @@ TCONV_DEVICE void give_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Count));
 }
 
-// Stores four 8x8 matrices of 16-bit items as `load_matrices` gets them: lane l names row l % 8 of matrix l / 8, 16
-// aligned bytes of shared memory, and has word l % 4 of row l / 4 of each. PTX stmatrix.
+// Stores four 8x8 matrices of 16-bit items, by PTX stmatrix. Lane l passes the address of row l % 8 of matrix l / 8, 16
+// aligned bytes of shared memory, and word l % 4 of row l / 4 of each matrix.
 TCONV_DEVICE void store_matrices(void* row, const unsigned (&words)[4]) {
   const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(words[0]),
@@ -43,7 +43,7 @@ TCONV_DEVICE void store_matrices(void* row, const unsigned (&words)[4]) {
                : "memory");
 }
 
-// Eight registers of accumulators: their numbers in the text of an instruction, and the constraints.
+// Registers of accumulators, eight at a time: their numbers in the text of an instruction, and their constraints.
 #define TCONV_NUMBERS_1 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define TCONV_NUMBERS_2 TCONV_NUMBERS_1 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define TCONV_NUMBERS_3 TCONV_NUMBERS_2 ", %16, %17, %18, %19, %20, %21, %22, %23"
@@ -83,7 +83,7 @@ TCONV_DEVICE void store_matrices(void* row, const unsigned (&words)[4]) {
 #define TCONV_ACCUMULATORS_15 TCONV_ACCUMULATORS_12, TCONV_OCTET(96), TCONV_OCTET(104), TCONV_OCTET(112)
 #define TCONV_ACCUMULATORS_16 TCONV_ACCUMULATORS_15, TCONV_OCTET(120)
 
-// The instruction for `Rows` rows of the second factor.
+// The instruction for `Rows` rows of the second factor, PTX's N.
 template <class Factor, int Rows>
 struct WarpgroupProduct;
 #define TCONV_WARPGROUP_PRODUCT(element, shape, type, transposed, octets, a0, a1, a2, a3, b)                         \
@@ -116,16 +116,17 @@ TCONV_WARPGROUP_PRODUCTS(256, 16, 128, 129, 130, 131, 132)
 #undef TCONV_WARPGROUP_PRODUCTS
 #undef TCONV_WARPGROUP_PRODUCT
 
-// An accumulator begins here: the compiler does not move its first value between products that are on their way.
+// Begins an accumulator with a value here: the compiler cannot move this between products that are on their way.
 TCONV_DEVICE void begin_accumulator(float& accumulator, float value) {
   accumulator = value;
   asm volatile("" : "+f"(accumulator));
 }
 
-// A warpgroup's products, in groups. accumulators += A * B for 64 rows of A, 16 of each warp, and `Rows` rows of B,
-// over 32 bytes of each. A lane holds of A, and gets of the accumulators of 8 rows of B each, what it does of PTX
-// mma.sync's m16n8k8 (TF32, the low 13 bits are ignored) or m16n8k16. Until `wait<N>` says that all groups but the last
-// N are done, nobody touches their accumulators, their `a`, or the rows of B.
+// Asynchronous products of a warpgroup, in groups: accumulators += A * B for 64 rows of A, 16 in each warp, and `Rows`
+// rows of B, over 32 bytes of each along k. A lies in registers, B in shared memory. A lane's fragments of A, and of
+// the accumulators for every 8 rows of B, are as in PTX mma.sync's m16n8k8 (TF32, the low 13 bits are ignored) or
+// m16n8k16. `wait<N>` returns when all groups but the last N are done. Before that, no thread may touch their
+// accumulators or `a`, or write their rows of B.
 struct WarpgroupProducts {
   TCONV_DEVICE void begin_group() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
   template <class Factor, int Rows, int RowBytes>
