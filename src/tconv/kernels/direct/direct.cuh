@@ -292,7 +292,8 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
                                                    plane_rows, column, output_width, CO - own_channel, y);
       } else {
         if (!Shape::resident) {
-          // The buffer takes the place of weights, which all warps must have read. `direct_join` has a barrier itself.
+          // The buffer takes the place of weights, which all warps must have read. With splits, `direct_join` had a
+          // barrier for this.
           if (Tile::splits == 1) __syncthreads();
           direct_clear_buffer<Layer, Tile>(buffer);
         }

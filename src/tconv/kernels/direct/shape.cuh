@@ -18,7 +18,7 @@ struct DirectShape {
   using Width =
       Axis<Layer::Width::kernel, Layer::Width::stride, Layer::Width::padding - Tile::origin, Layer::Width::dilation>;
 
-  // ---- who owns what ----
+  // ---- sizes of runs and blocks ----
   static constexpr bool phases_on_lanes = Tile::phase_lanes > 1;
   static constexpr bool stacked = Tile::stacked != 0;
   static constexpr int position_threads = Tile::position_lanes * Tile::phase_lanes;
@@ -30,7 +30,7 @@ struct DirectShape {
   static constexpr int block_phases = Tile::phase_lanes * Tile::phases;
 
   // Along the height, stacked: a thread has accumulators for every phase that has taps, and outputs for every phase, in
-  // each of its rows of positions. Not stacked: it has one phase at a time, which only the running kernel knows.
+  // each of its rows of positions. Not stacked: it has one phase at a time, which is known only at run time.
   static constexpr int accumulator_rows = stacked ? Tile::rows * Height::phases_with_taps : 1;
   static constexpr int output_rows = stacked ? Tile::rows * Height::stride : 1;
   static constexpr int own_row_taps = stacked ? Height::kernel : 1;

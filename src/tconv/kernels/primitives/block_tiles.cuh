@@ -11,8 +11,8 @@ struct BlockTilePosition {
   int image, depth, row, column;
 };
 
-// The position with the given number in a block tile whose slabs have `block_tile_rows` rows: columns are numbered
-// first, images last.
+// The position with the given number in a block tile. A slab has `block_tile_rows` rows. Columns are numbered first,
+// images last.
 template <class BlockTile>
 TCONV_DEVICE BlockTilePosition position_in_block_tile(int number, int block_tile_rows) {
   const int column = number % BlockTile::columns, rows = number / BlockTile::columns;
