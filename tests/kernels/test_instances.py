@@ -103,5 +103,5 @@ def test_weights_are_used_and_outputs_written_behind_the_wait_for_their_preparat
     waits = body.index("wait_for_kernel_before();")
     assert all(waits < body.index(use) for use in ("weights.ask()", "mma_join<", "mma_store<"))
     preparing = text[text.index("TCONV_DEVICE void mma_weights(") :]
-    begins = preparing.index("let_kernel_behind_begin();")
+    begins = preparing.index("let_next_kernel_begin();")
     assert all(begins < preparing.index(use) for use in ("mma_weights_of_phases<", "filters.reorder("))

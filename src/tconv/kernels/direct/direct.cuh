@@ -168,11 +168,11 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
   // A block's row phase, column phases, channels and group, fastest first; its positions come last. Blocks that read
   // the same inputs are thus neighbours in the grid and share them through the L2 cache.
   const int part = static_cast<int>(blockIdx.x % Shape::parts / Shape::grid_row_phases);
-  const int group = Layer::groups == 1 ? 0 : part / (Shape::column_k_tiles * Shape::channel_blocks);
-  const int own_channel = (Layer::groups == 1 ? part / Shape::column_k_tiles
-                                              : part / Shape::column_k_tiles % Shape::channel_blocks) *
+  const int group = Layer::groups == 1 ? 0 : part / (Shape::column_blocks * Shape::channel_blocks);
+  const int own_channel = (Layer::groups == 1 ? part / Shape::column_blocks
+                                              : part / Shape::column_blocks % Shape::channel_blocks) *
                           Tile::channels;
-  const int first_phase = Shape::phases_on_lanes ? part % Shape::column_k_tiles * Shape::block_phases : 0;
+  const int first_phase = Shape::phases_on_lanes ? part % Shape::column_blocks * Shape::block_phases : 0;
   const int own_phase = first_phase + phase_lane;
   const int first_row_phase = static_cast<int>(blockIdx.x % Shape::grid_row_phases);
   const int end_row_phase = Shape::resident ? static_cast<int>(Shape::row_phases) : first_row_phase + 1;

@@ -54,7 +54,7 @@ struct DirectShape {
   static constexpr long long row_phases = static_cast<long long>(Depth::stride) * (stacked ? 1 : Height::stride);
   static constexpr bool phases_without_taps =
       Depth::phases_with_taps < Depth::stride || (!stacked && Height::phases_with_taps < Height::stride);
-  static constexpr int column_k_tiles = phases_on_lanes ? ceil_div(Width::stride, block_phases) : 1;
+  static constexpr int column_blocks = phases_on_lanes ? ceil_div(Width::stride, block_phases) : 1;
   static constexpr int channel_blocks = ceil_div(Layer::group_out_channels, Tile::channels);
   static constexpr bool whole_channels = Layer::group_out_channels % Tile::channels == 0;
   static constexpr bool all_taps = Tile::k_tile_taps >= Width::taps_per_phase;
@@ -63,7 +63,7 @@ struct DirectShape {
   static constexpr bool resident = Tile::k_tile_rows == row_taps && Tile::k_tile_channels >= Layer::group_in_channels &&
                                    all_taps && row_phases <= 64;
   static constexpr int grid_row_phases = resident ? 1 : static_cast<int>(row_phases);
-  static constexpr int parts = grid_row_phases * column_k_tiles * channel_blocks * Layer::groups;
+  static constexpr int parts = grid_row_phases * column_blocks * channel_blocks * Layer::groups;
 
   // ---- long sums ----
   // Rounding errors grow along a sum. Where operands and outputs are not rounded more coarsely anyway, a long sum is

@@ -146,7 +146,7 @@ TCONV_DEVICE void mma_weights_of_phases(const typename Layer::Element* weight, t
 template <class Layer, class Tile>
 TCONV_DEVICE void mma_weights(const typename Layer::Element* weight, typename Layer::Element* prepared) {
   using Shape = MmaShape<Layer, Tile>;
-  let_kernel_behind_begin();
+  let_next_kernel_begin();
   const long long item = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (item >= Shape::preparing_items) return;
   if (Shape::tile_phases > 1) {

@@ -107,7 +107,7 @@ TCONV_DEVICE void wait_for_kernel_before() {
 
 // Lets the next kernel begin, if it was launched to overlap, once all blocks of this one have called this. PTX
 // griddepcontrol.launch_dependents.
-TCONV_DEVICE void let_kernel_behind_begin() {
+TCONV_DEVICE void let_next_kernel_begin() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif

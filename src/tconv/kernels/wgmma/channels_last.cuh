@@ -96,7 +96,7 @@ TCONV_DEVICE void wgmma_inputs(const typename Layer::Element* x, typename Layer:
                                int input_depth, int input_height, int input_width) {
   using Order = WgmmaOrder<Layer>;
   TCONV_SHARED(shared);
-  let_kernel_behind_begin();
+  let_next_kernel_begin();
   const Order order{reinterpret_cast<typename Layer::Element*>(shared), static_cast<int>(threadIdx.x)};
   const long long plane = static_cast<long long>(input_depth) * input_height * input_width;
   constexpr int most = Order::vector_items, half = most / 2, quarter = half > 1 ? half / 2 : 1;

@@ -63,7 +63,7 @@ template <class Layer, class Tile>
 TCONV_DEVICE void wgmma_weights(const typename Layer::Element* weight, typename Layer::Element* prepared) {
   using Shape = WgmmaShape<Layer, Tile>;
   using Element = typename Layer::Element;
-  let_kernel_behind_begin();
+  let_next_kernel_begin();
   const long long item = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (item >= Shape::preparing_items) return;
   // Neighbouring threads read neighbouring taps of neighbouring filters; two of them write 32 bytes, a whole sector.

@@ -116,11 +116,11 @@ class DirectShape:
     @functools.cached_property
     def parts(self) -> int:
         """Blocks that share one run of positions: runs of column phases and of channels, groups, row phases."""
-        column_k_tiles = 1
+        column_blocks = 1
         if self.tile.phase_lanes > 1:
-            column_k_tiles = ceil_div(self.layer.stride[2], self.tile.phase_lanes * self.tile.phases)
+            column_blocks = ceil_div(self.layer.stride[2], self.tile.phase_lanes * self.tile.phases)
         channel_blocks = ceil_div(self.layer.out_channels_per_group, self.tile.channels)
-        return where(self.resident, 1, self.row_phases) * column_k_tiles * channel_blocks * self.layer.groups
+        return where(self.resident, 1, self.row_phases) * column_blocks * channel_blocks * self.layer.groups
 
     # ---- long sums ----
 
