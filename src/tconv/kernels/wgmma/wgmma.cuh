@@ -1,49 +1,49 @@
-// wgmma: transposed convolution as a product of matrices (implicit GEMM) on the tensor cores of Hopper, by
-// wgmma.mma_async: sm_90a alone.
+// wgmma: transposed convolution as an implicit GEMM on the tensor cores of Hopper, by wgmma.mma_async. Only sm_90a.
 //
-// For 16-bit types and float32, rounded to TF32 or exact. x and y are contiguous, or channels_last, and begin at
-// multiples of 16 bytes; `wgmma_weights` must have prepared the weights, which were contiguous and began there, too,
-// and `wgmma_inputs` those inputs whose tile says so.
+// Types: 16 bits, and float32 rounded to TF32 or exact. x and y are contiguous or channels_last and begin at multiples
+// of 16 bytes. `wgmma_weights` prepares the weights before this kernel; they are contiguous and begin at such a
+// multiple, too. If Tile::prepared_inputs, `wgmma_inputs` prepares the inputs.
 //
-// The matrices. A position q owns stride_d * stride_h * stride_w neighbouring outputs, its phases, and each tap of each
-// phase reads the input at q - shift. A block owns a block tile of positions and some output channels of some phases:
+// The matrices. A position q owns stride_d * stride_h * stride_w neighbouring outputs, its phases. Each tap of each
+// phase reads the input at q - shift. A block owns a block tile of positions, and some output channels of some phases:
 //
 //               input channels                rows: phases, output channels
 //              ................            ................................
-//   positions  : warpgroup 0  :     x      :  weights, read from shared   :     = accumulators, in registers, of
+//   positions  : warpgroup 0  :     x      :  weights, read from shared   :     = accumulators, in registers:
 //   64 a tile  :..............:  channels  :  memory by the tensor core   :       positions x rows
 //              : warpgroup 1  :            :..............................:
 //              :..............:            both warpgroups read the same
 //              from shared memory by way
 //              of registers, rounded there
 //
-// These products are added over all k-tiles of input channels, and for each over all visits: shifts, or taps. Another
-// stride changes how many phases there are, and which of them has a tap at which shift. Positions are the first factor
-// because that may come from registers: a lane finds each position's inputs wherever they lie, so a block tile has any
-// form, and inputs lie in shared memory as they do in global memory.
+// A block adds these products over all k-tiles of input channels, and in each k-tile over its visits. A visit is the
+// work with one stage of weights: one shift, or one tap (`uniform` says which). Another stride changes how many phases
+// there are, and which phase has a tap at which shift. Positions are the first factor because wgmma takes that one from
+// registers: a lane can load its positions' inputs from any address. So a block tile has any form, and inputs lie in
+// shared memory as they do in global memory.
 //
-// The warps, and what they do for one block tile after the other; there are as many blocks as multiprocessors:
+// The warps. There are at most as many blocks as multiprocessors; each block computes several block tiles in turn:
 //
-//   0-3, 4-7   consumers, two warpgroups: multiply, 64 positions of each tile by all rows, and store the outputs
-//   8          producer of weights: those of one visit after the other, by cp.async.bulk
-//   9-11       producers of inputs: of the block tile and the halo around it one k-tile of channels after the other
+//   0-3, 4-7   consumers, two warpgroups: each multiplies 64 positions of each tile by all rows and stores the outputs
+//   8          producer of weights: one lane loads the weights of visit after visit, by cp.async.bulk
+//   9-11       producers of inputs: load k-tile after k-tile of the block tile and the halo around it
 //
-// Shared memory, in this order, as far as the layer needs it. Each stage is filled again when all consumers have read
-// it, so the next block tile's inputs come while this one's outputs are stored:
+// Shared memory, in this order, as far as the layer needs it. A stage is filled again when all consumers have read it,
+// so the next block tile's inputs arrive while this one's outputs are stored:
 //
 //   | weights     | inputs      | raw inputs,     | outputs, staged   | where inputs lie | barriers: full and
 //   | stages      | stages      | to be transposed    | by each warpgroup | in global memory | empty, of each stage
 //
-// Waits. A consumer waits for the mbarrier "full": what a producer asked for has landed. A producer waits for "empty":
-// the inputs are loaded, or the products that read the weights are done. Two batches of products are on their way, and
-// wgmma.wait_group waits for the older one before its fragments are loaded anew. Named barriers 1 and 2 are the
-// consumers' around what they stage, each warpgroup's own; 3 is that of the producers of inputs.
+// Waits. A consumer waits for the mbarrier "full": a producer's copies have landed. A producer waits for "empty": the
+// inputs are in the consumers' registers, or the products that read the weights are done. A consumer has two batches of
+// products on their way; wgmma.wait_group waits for the older one before the consumer loads new fragments over its
+// fragments. Named barriers 1 and 2 enclose the outputs that warpgroup 0 or 1 stages. Named barrier 3 joins warps 9-11.
 //
-// The kernel may begin while its weights are prepared, and waits for them itself. Whatever it reads before that was
-// there when the preparing kernel began, and it writes nothing.
+// The kernel may begin while its weights are prepared; it waits before it reads them. Before that wait it reads only
+// data that was there when the preparing kernel began, and it stores nothing.
 //
 // Not-a-number: an input outside the map counts as 0. An infinite or NaN input or weight reaches the outputs that
-// depend on it, and through weights an input outside the map, as 0 * infinity.
+// depend on it. Such a weight also reaches outputs whose input is outside the map, as 0 * infinity.
 //
 // Sizes: the channels of a block tile's inputs must stay below 2^31 unless wide_index; the rest is 64-bit.
 #pragma once
@@ -64,21 +64,22 @@ struct WgmmaConsumer {
   using DepthShifts = typename Shape::DepthShifts;
   using HeightShifts = typename Shape::HeightShifts;
   using WidthShifts = typename Shape::WidthShifts;
-  // Where few rows would keep the tensor core waiting for positions, tiles are stacked along the rows of the map: tile
-  // i has every `position_tiles`-th row from the i-th on, and at the next shift along the height it reads what tile i +
-  // 1 or i - 1 does now. So a fragment is loaded once for all of those shifts, and its place is that of tile 0, moved.
+  // With few rows, the tensor core would wait for fragments. Then tiles are stacked along the rows of the map: tile i
+  // has every `position_tiles`-th row from the i-th on. At the next shift along the height, a tile reads the inputs
+  // that its neighbour, tile i + 1 or i - 1, reads now. So a fragment is loaded once for all of these shifts, and its
+  // place is the place of tile 0 moved by rows.
   static constexpr int placed_tiles = Tile::stacked ? 1 : Tile::position_tiles;
   static constexpr int halves = Shape::by_channel && !Shape::straight ? 2 : 1;
 
   unsigned char* const shared;
   const int lane;
-  int places[placed_tiles][halves];  // in a stage of inputs, in bytes: where the lane's positions are
+  int places[placed_tiles][halves];  // of the lane's positions in a stage of inputs, in bytes
   WgmmaAccumulators<Layer, Tile> accumulators;
   unsigned fragments[Shape::batches][Shape::batch_steps][Shape::fragments][Shape::planes][4];
   WarpgroupProducts products;
   WgmmaStages<Tile::weight_stages> weights;
   WgmmaStages<Tile::input_stages> inputs;
-  bool read = false;  // stages of weights that were not given back
+  bool read = false;  // whether the last visit's stages of weights are not given back yet
 
   TCONV_DEVICE WgmmaConsumer(unsigned char* shared, int warp, int lane)
       : shared(shared),
@@ -116,7 +117,7 @@ struct WgmmaConsumer {
         for (int k = 0; k < Shape::product_rows / 2; ++k) begin_accumulator(accumulators.values[tile][product][k], 0);
   }
 
-  // Loads the fragments of a step of a k-tile, for inputs that lie from `moved` on, and rounds them to TF32.
+  // Loads the fragments of a step of a k-tile from inputs that begin at `moved`. Rounds float32 to TF32, or splits it.
   TCONV_DEVICE void load(const unsigned char* moved, int step,
                          unsigned (&fragments)[Shape::fragments][Shape::planes][4]) const {
 #pragma unroll
@@ -147,9 +148,9 @@ struct WgmmaConsumer {
     }
   }
 
-  // Gives back the stages of weights before `end` that the last visit has read: its products are done.
+  // Gives back the stages of weights before `end`, which the last visit has read. Its products must be done.
   TCONV_DEVICE void give_back(int end) {
-    // No loop: in one, the compiler would wait for the products that are on their way.
+    // Unrolled: in a loop, the compiler would wait for the products that are on their way.
 #pragma unroll
     for (int i = 0; i < Shape::row_visits; ++i) {
       const int stage = end - Shape::row_visits + i;
@@ -158,7 +159,7 @@ struct WgmmaConsumer {
     read = false;
   }
 
-  // The products of a batch of steps with the weights of one visit, of those along the height the `row_visit`-th.
+  // Begins the products of a batch of steps with one visit's weights. `row_visit` counts visits that share fragments.
   TCONV_DEVICE void multiply(WgmmaAccumulators<Layer, Tile>& accumulators, int batch, int row_visit, const Rows& rows,
                              int depth, int row, int column) {
 #pragma unroll
@@ -167,7 +168,7 @@ struct WgmmaConsumer {
 #pragma unroll
       for (int product = 0; product < Shape::products; ++product) {
         if (!Shape::every_tap && !Shape::has_tap(product, depth, row, column)) continue;
-        // Of exact products the small ones come first.
+        // Exact products: the small ones come first.
 #pragma unroll
         for (int row_plane = Shape::planes - 1; row_plane >= 0; --row_plane)
 #pragma unroll
@@ -185,12 +186,12 @@ struct WgmmaConsumer {
     }
   }
 
-  // A visit, or those along the height at once: a k-tile of inputs, in a stage that is full, moved by the visit's
-  // shifts, by the weights of the visit.
+  // Multiplies a k-tile of inputs, whose stage is full, by the weights of one visit. Stacked tiles make all visits
+  // along the height at once. `moved` is where the inputs begin for the visit's shifts.
   TCONV_DEVICE void visit(const unsigned char* moved, int depth, int row, int column, int packed) {
     const int first_stage = weights.stage();
     WgmmaAccumulators<Layer, Tile> batch_accumulators;  // of exact products
-    // Nothing of an exact batch goes on into the next one.
+    // Unrolled unless exact: an exact batch hands no fragments on to the next one.
 #pragma unroll(Shape::exact ? 1 : Tile::k_tile_steps)
     for (int batch = 0; batch < Tile::k_tile_steps / Shape::batch_steps; ++batch) {
 #pragma unroll
@@ -200,10 +201,10 @@ struct WgmmaConsumer {
       int stage = first_stage;
 #pragma unroll
       for (int row_visit = 0; row_visit < Shape::row_visits; ++row_visit) {
-        // The first batch goes to the tensor core as the weights come.
+        // The first batch begins its products as the weights of each visit land.
         if (batch == 0) weights.wait_full();
         if (Shape::exact || batch == 0 || row_visit == 0) products.begin_group();
-        // Weights that stay and are known are packed, others lie in their stage.
+        // Resident weights of `known` blocks are packed. Other weights lie in their stage.
         const int from = Tile::resident && Shape::known ? packed : stage * Shape::weight_stage_bytes;
         multiply(Shape::exact ? batch_accumulators : accumulators, batch, row_visit, Rows(shared + from), depth, row,
                  column);
@@ -217,7 +218,7 @@ struct WgmmaConsumer {
         }
       }
       if (Shape::exact) {
-        // The other warpgroup's products are on their way meanwhile.
+        // The other warpgroup keeps the tensor core busy meanwhile.
         products.template wait<0>();
 #pragma unroll
         for (int tile = 0; tile < Tile::position_tiles; ++tile)
@@ -237,13 +238,14 @@ struct WgmmaConsumer {
     }
   }
 
-  // The inputs so far behind the halo's first one, which the highest shift along the width reads.
+  // Where a stage's inputs begin for a visit. The first three arguments are distances to the halo's first input, which
+  // the highest shifts read; `highest` is the highest shift along the width.
   TCONV_DEVICE const unsigned char* moved(int depth, int row, int column, int highest) const {
     return shared + Shape::inputs_at + inputs.stage() * Shape::input_stage_bytes +
            Shape::halo_offset(depth, row, column, highest) * Shape::place_bytes;
   }
 
-  // The products of a k-tile. The block has one phase: a visit for each of its taps.
+  // The products of a k-tile in a `single` block: a visit for each tap of its phase.
   TCONV_DEVICE void visit_taps(const WgmmaPhases<Layer>& phase) {
     int d = 0, c = 0, r = 0;
 #pragma unroll 1
@@ -257,8 +259,8 @@ struct WgmmaConsumer {
     } while (d < phase.depth.count);
   }
 
-  // The products of a k-tile. The block has the phases of a row of outputs: a visit for each of their taps along depth
-  // and height, and each shift along the width.
+  // The products of a k-tile in an `alone` block that has all phases along the width: a visit for each tap along depth
+  // and height and each shift along the width.
   TCONV_DEVICE void visit_row(const WgmmaPhases<Layer>& phase) {
     int d = 0, r = 0;
 #pragma unroll 1
@@ -273,7 +275,7 @@ struct WgmmaConsumer {
     } while (d < phase.depth.count);
   }
 
-  // The products of a k-tile. The block has all phases, or all have a tap at every shift: a visit for each shift.
+  // The products of a k-tile in a `uniform` or `known` block: a visit for each shift.
   TCONV_DEVICE void visit_shifts(int k_tile) {
 #pragma unroll(Shape::known ? DepthShifts::count : 1)
     for (int d = 0; d < DepthShifts::count; ++d)
@@ -297,7 +299,7 @@ struct WgmmaConsumer {
 #pragma unroll 1
     for (int k_tile = 0; k_tile < Shape::k_tiles; ++k_tile) {
       inputs.wait_full();
-      // No branch has the loops itself: those of another, never entered, would change what the compiler makes of them.
+      // Each loop has its own function. Written out here, loops that are never entered would change the others' code.
       if (Shape::single)
         visit_taps(WgmmaPhases<Layer>(first_phase));
       else if (Shape::alone)
@@ -324,7 +326,7 @@ TCONV_DEVICE void wgmma(const typename Layer::Element* x, const typename Layer::
   unsigned char* const weight_barriers = shared + Shape::barriers_at;
   unsigned char* const input_barriers = weight_barriers + 16 * Tile::weight_stages;
   if (threadIdx.x == 0) {
-    // Weights are given back by each consumer warp, and inputs by each thread.
+    // "Empty" counts one arrival of each consumer warp for weights, and of each consumer thread for inputs.
     WgmmaStages<Tile::weight_stages>::make(weight_barriers, 1, 4 * Shape::consumers);
     WgmmaStages<Tile::input_stages>::make(input_barriers, Shape::loaders, 128 * Shape::consumers);
     show_barriers();
@@ -332,18 +334,18 @@ TCONV_DEVICE void wgmma(const typename Layer::Element* x, const typename Layer::
   __syncthreads();
 
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
-  // For each role anew: a register that all have would be spilled where one of them has none left.
+  // Each role makes its own copy: a register shared by all roles would be spilled where one role has none left.
   const auto first_work = [&] {
     return Work(renewed(batch), renewed(output_depth), renewed(output_height), renewed(output_width),
                 renewed(static_cast<int>(blockIdx.x)));
   };
   if (warp < 4 * Shape::consumers) {
     take_registers<Shape::consumer_registers>();
-    wait_for_kernel_before();  // whose outputs these may overwrite
+    wait_for_kernel_before();  // it may still write where the outputs go
     WgmmaConsumer<Layer, Tile> consumer(shared, warp, lane);
     for (Work work = first_work(); work.is_left(); work.next()) {
       consumer.block_tile(work.first_phase());
-      // What follows from these would take registers that accumulators need.
+      // Renewed: whatever the compiler derives from these ahead of the loop takes registers from the accumulators.
       const int images = renewed(batch), depths = renewed(output_depth), rows = renewed(output_height);
       const int columns = renewed(output_width);
       const unsigned own_thread = static_cast<unsigned>(renewed(thread));
@@ -372,7 +374,7 @@ TCONV_DEVICE void wgmma(const typename Layer::Element* x, const typename Layer::
   } else {
     give_registers<Shape::producer_registers>();
     if (warp == 4 * Shape::consumers) {
-      wait_for_kernel_before();  // which prepared the weights
+      wait_for_kernel_before();  // it prepares the weights
       if (lane == 0)
         wgmma_load_weights<Layer, Tile>(first_work(), shared, weight_barriers,
                                          reinterpret_cast<const unsigned char*>(weight));
