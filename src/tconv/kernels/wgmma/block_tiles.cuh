@@ -1,4 +1,4 @@
-// wgmma: where a block tile lies, what a block does one after the other, and stages. `wgmma.cuh` has the picture.
+// wgmma: where a block tile lies, which block tiles a block computes, and stages. `wgmma.cuh` has the picture.
 #pragma once
 #include "primitives/barriers.cuh"
 #include "primitives/block_tiles.cuh"
@@ -6,7 +6,7 @@
 
 namespace tconv {
 
-// The positions of a block tile by number, one number for each of a block's threads' rows, in each of its tiles.
+// The position of a number in one of the thread's tiles. Each tile has position_numbers numbers.
 template <class Layer, class Tile>
 TCONV_DEVICE BlockTilePosition wgmma_in_block_tile(int number, int tile) {
   using Shape = WgmmaShape<Layer, Tile>;
@@ -15,7 +15,7 @@ TCONV_DEVICE BlockTilePosition wgmma_in_block_tile(int number, int tile) {
   if (Tile::stacked) position.row = position.row * Tile::position_tiles + tile;
   return position;
 }
-// Whether a number stands for a position.
+// Whether a number has a position. A block tile may have fewer positions than its tiles have numbers.
 template <class Layer, class Tile>
 TCONV_DEVICE bool wgmma_is_in_block_tile(int number, int tile) {
   using Shape = WgmmaShape<Layer, Tile>;
@@ -23,18 +23,18 @@ TCONV_DEVICE bool wgmma_is_in_block_tile(int number, int tile) {
                        : number + tile * Shape::position_numbers < Shape::block_tile_positions;
 }
 
-// The taps of one phase on an axis. Those at higher shifts come last.
+// The taps of one phase on an axis, by number: the last one has the highest shift.
 template <class Axis>
 struct WgmmaPhase {
   int first, count;
 
   TCONV_DEVICE explicit WgmmaPhase(int phase) : first(Axis::first_tap(phase)), count(Axis::taps(phase)) {}
-  // How far a tap's input lies behind that of the last one.
+  // The distance from the last tap's input, the first one in memory, to a tap's input.
   TCONV_DEVICE int behind(int number) const { return (count - 1 - number) * Axis::shift_period; }
   TCONV_DEVICE int highest_shift() const { return Axis::shift_of(first) + behind(0); }
 };
 
-// The phase of a block on each axis where it has one alone.
+// The phase of an `alone` block on each axis. (`column` is meant only where it is `single`.)
 template <class Layer>
 struct WgmmaPhases {
   WgmmaPhase<typename Layer::Depth> depth;
@@ -48,8 +48,8 @@ struct WgmmaPhases {
   TCONV_DEVICE int taps() const { return depth.count * row.count * column.count; }
 };
 
-// What the blocks of a grid share: every block tile with every set of weights, those with the same block tile one after
-// the other. A block has each gridDim.x-th.
+// The works of a grid: every block tile with every set of weights. Works with the same block tile follow each other. A
+// block does every gridDim.x-th work.
 template <class Layer, class Tile>
 struct WgmmaWork {
   using Shape = WgmmaShape<Layer, Tile>;
@@ -74,24 +74,24 @@ struct WgmmaWork {
   }
   TCONV_DEVICE int group() const { return Layer::groups == 1 ? 0 : weight_set() / Shape::row_blocks; }
   TCONV_DEVICE BlockTilePosition block_tile() const { return block_tiles.block_tile(number / Shape::weight_sets); }
-  // The first input that the block tile reads.
+  // The first input that the block tile reads, or that lies before its image.
   TCONV_DEVICE BlockTilePosition halo() const {
     const BlockTilePosition from = block_tile();
     if (!Shape::alone) return halo_of<Shape>(from);
-    // A block with one phase on an axis has the shifts of that alone.
+    // A block with one phase on an axis has only the shifts of this phase.
     const WgmmaPhases<Layer> phase(first_phase());
     return {from.image, from.depth - phase.depth.highest_shift(), from.row - phase.row.highest_shift(),
             from.column - (Shape::single ? phase.column.highest_shift() : Shape::WidthShifts::highest)};
   }
 };
 
-// Stages of shared memory that go round: the producer fills one while consumers read others. Each has two mbarriers, 16
-// bytes. One register says which stage comes next and how often all have been there, even or odd, which is the parity
-// that a barrier is asked for: where accumulators are, registers are few.
+// Stages of shared memory that go round: the producer fills one while consumers read others. Each stage has two
+// mbarriers, "full" and "empty", together 16 bytes. One register, `turn`, holds the next stage and the parity of the
+// rounds so far, which is the parity to wait for. One register, because accumulators leave few.
 template <int Count>
 struct WgmmaStages {
   unsigned char* barriers;
-  int turn = 0;  // below 2 * Count
+  int turn = 0;  // stage + Count * parity
 
   TCONV_DEVICE explicit WgmmaStages(unsigned char* barriers) : barriers(barriers) {}
   TCONV_DEVICE static void make(unsigned char* barriers, int producers, int consumers) {

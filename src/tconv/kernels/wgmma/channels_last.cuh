@@ -1,5 +1,5 @@
-// wgmma: contiguous inputs put into channels_last order by a kernel of its own, for tiles with `prepared_inputs`.
-// Where many blocks read the same inputs, transposing them once costs less than transposing them in each block.
+// wgmma: a kernel that puts contiguous inputs into channels_last order, for tiles with `prepared_inputs`. Where many
+// blocks read the same inputs, transposing them once costs less than transposing them in each block.
 #pragma once
 #include "primitives/asynchronous.cuh"
 #include "primitives/axis.cuh"
@@ -8,7 +8,7 @@
 
 namespace tconv {
 
-// A block transposes 128 bytes of channels at 64 positions of an image at a time, by way of shared memory.
+// A block transposes tiles through shared memory: 128 bytes of channels at 64 positions of an image.
 template <class Layer>
 struct WgmmaOrder {
   using Element = typename Layer::Element;
@@ -17,7 +17,8 @@ struct WgmmaOrder {
   static constexpr int channels = Layer::groups * Layer::group_in_channels;
   static constexpr int tile_channels = 128 / item_bytes, tile_positions = 64, threads = 256;
   static constexpr int channel_tiles = ceil_div(channels, tile_channels);
-  // Lanes that read a word of eight vectors of channels each, at four neighbouring words, find different banks.
+  // Lanes read a word of eight vectors of channels each, at four neighbouring words: 32-bit items are in 32 different
+  // banks, 16-bit items in 16.
   static constexpr int pitch = tile_positions + word_items;
   static constexpr int vectors = tile_channels / vector_items;
   static constexpr int shared_bytes = tile_channels * pitch * item_bytes;
@@ -25,7 +26,7 @@ struct WgmmaOrder {
   Element* const staged;
   const int thread;
 
-  // Loads `width` neighbouring positions of each channel at once. Positions are counted from the tile's first one.
+  // Loads a tile to shared memory, `width` neighbouring positions of a channel at once.
   template <int width>
   TCONV_DEVICE void read(const Element* first, long long plane, int positions_left, int channels_left) const {
     constexpr int of_row = tile_positions / width, together = threads / of_row, loads = tile_channels / together;
@@ -72,7 +73,7 @@ struct WgmmaOrder {
     }
   }
 
-  // All tiles of a launch, by any number of blocks. Rows begin at multiples of `width`.
+  // Transposes all tiles of a launch, with any number of blocks. Each channel begins at a multiple of `width`.
   template <int width>
   TCONV_DEVICE void run(const Element* x, Element* prepared, int batch, long long plane) const {
     const long long position_tiles = (plane + tile_positions - 1) / tile_positions;

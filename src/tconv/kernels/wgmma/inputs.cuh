@@ -1,10 +1,10 @@
-// wgmma: the warps that load inputs: a block tile with the halo around it, from global to shared memory. `wgmma.cuh`
+// wgmma: the warps that load inputs, a block tile with the halo around it, from global to shared memory. `wgmma.cuh`
 // has the picture.
 //
-// A kernel has one of the functions `wgmma_load_...`. Each of these warps' threads runs it, by its number `thread`
-// among them, and goes through all block tiles of the block, k-tile of input channels by k-tile: it waits until the
-// consumers have given a stage back (the barrier "empty"), fills its part of it, and arrives at the barrier "full" when
-// that is there. Places outside the input become zeros.
+// A kernel uses one of the functions `wgmma_load_...`. Each thread of these warps runs it; `thread` is its number among
+// them. It goes through all block tiles of the block, and through the k-tiles of each. For each k-tile it waits until
+// the consumers have given the stage back (the barrier "empty"), fills its part of the stage, and arrives at the
+// barrier "full" when its part has landed. Places outside the input become zeros.
 #pragma once
 #include "primitives/memory.cuh"
 #include "primitives/tensor_cores.cuh"
@@ -24,11 +24,11 @@ TCONV_DEVICE const typename Layer::Element* wgmma_first_input(const typename Lay
   return of_image + channel * (WgmmaShape<Layer, Tile>::inputs_last ? 1 : plane);
 }
 
-// Inputs that are copied as they lie in global memory, channel by channel: a thread has some patches of neighbouring
+// Inputs that are copied channel by channel, as they lie in global memory: a thread copies some patches of neighbouring
 // columns, each in some channels of a k-tile.
 //
-// Where its patches of a halo lie: `offsets` from the first input on, in the thread's first channel of the first
-// k-tile, and a bit of `inside` for each that is one of the input.
+// Finds the thread's patches of a halo: `offsets` from the first input, in the thread's first channel of the first
+// k-tile, and in `inside` a bit for each patch that is in the input.
 template <class Layer, class Tile>
 TCONV_DEVICE void wgmma_find_patches(const InputMap<Layer, WgmmaShape<Layer, Tile>>& map, const BlockTilePosition& halo,
                                      int thread, unsigned& inside,
@@ -36,7 +36,7 @@ TCONV_DEVICE void wgmma_find_patches(const InputMap<Layer, WgmmaShape<Layer, Til
   using Shape = WgmmaShape<Layer, Tile>;
   constexpr int lanes = Shape::patch_lanes, channels = Layer::groups * Layer::group_in_channels;
   inside = 0;
-  // Block tiles begin at multiples of patches, halos anywhere: a row's first patch begins `lead` columns before its
+  // Block tiles begin at multiples of a patch, halos anywhere: a row's first patch begins `lead` columns before the
   // halo.
   const int lead = (halo.column % Tile::patch_columns + Tile::patch_columns) % Tile::patch_columns;
 #pragma unroll
@@ -50,7 +50,7 @@ TCONV_DEVICE void wgmma_find_patches(const InputMap<Layer, WgmmaShape<Layer, Til
   }
 }
 
-// Copies them for one k-tile, to `to`, where its inputs then lie as patches of each channel.
+// Copies the thread's patches of one k-tile to `to`, where they lie channel by channel.
 template <class Layer, class Tile, class Copies>
 TCONV_DEVICE void wgmma_copy_patches(Copies& copies, int thread, int k_tile, const typename Layer::Element* first,
                                      typename Layer::Index plane, unsigned inside,
@@ -61,7 +61,7 @@ TCONV_DEVICE void wgmma_copy_patches(Copies& copies, int thread, int k_tile, con
   const long long pitch = static_cast<long long>(sharers) * plane;
   const typename Layer::Element* from = first + k_tile * Shape::k_tile_channels * static_cast<long long>(plane);
   to += thread / lanes * Shape::channel_bytes + thread % lanes * Shape::patch_bytes;
-  // A copy reads the registers of its addresses late: each of some has registers of its own.
+  // A copy reads the registers of its address late. Unrolled, copies in flight have registers of their own.
 #pragma unroll(Shape::thread_patches < 4 ? 4 / Shape::thread_patches : 1)
   for (int turn = 0; turn < ceil_div(Shape::k_tile_channels, sharers); ++turn) {
     const int channel = thread / lanes + turn * sharers;
@@ -76,7 +76,7 @@ TCONV_DEVICE void wgmma_copy_patches(Copies& copies, int thread, int k_tile, con
   }
 }
 
-// Loads inputs that stay channel by channel.
+// Loads inputs that lie channel by channel in a stage, too.
 template <class Layer, class Tile>
 TCONV_DEVICE void wgmma_load_channels(const WgmmaWork<Layer, Tile>& first_work, int thread, unsigned char* shared,
                                        unsigned char* barriers, const typename Layer::Element* x, int batch, int depths,
@@ -103,16 +103,16 @@ TCONV_DEVICE void wgmma_load_channels(const WgmmaWork<Layer, Tile>& first_work, 
   }
 }
 
-// Transposes a k-tile that was copied channel by channel: afterwards the channels of a place lie together. A warp takes
-// eight columns of 32 channels as an item: a lane gets of each eight channels those two of a column that lie together
-// afterwards.
+// Transposes a k-tile from channel by channel to place by place: the channels of a place then lie together. An item of
+// a warp is eight columns of 32 channels, four matrices: ldmatrix.trans gives a lane two neighbouring channels of a
+// column of each.
 template <class Layer, class Tile>
 TCONV_DEVICE void wgmma_transpose_patches(int thread, const unsigned char* raw, unsigned char* stage) {
   using Shape = WgmmaShape<Layer, Tile>;
   constexpr int vectors = Shape::k_tile_vectors, eights = Shape::row_patches * Tile::patch_columns / 8;
   constexpr int warps = Shape::loaders / 32, items = Shape::halo_all_rows * eights * (vectors / 4);
-  constexpr int together = 3;  // items whose loads are on their way at once
-  const int own = renewed(thread), lane = own % 32;  // not kept where copies are begun
+  constexpr int together = 3;  // items whose loads are in flight at once
+  const int own = renewed(thread), lane = own % 32;  // renewed: no registers are taken where copies begin
   const unsigned char* const from = raw + lane * Shape::channel_bytes;
   unsigned char* const to = stage + lane % 8 * Shape::place_bytes + lane / 8 * 16;
 #pragma unroll 1
@@ -131,10 +131,10 @@ TCONV_DEVICE void wgmma_transpose_patches(int thread, const unsigned char* raw, 
   }
 }
 
-// The same three steps where rows begin anywhere: patches are the 16 bytes at multiples of 16 that hold a part of a
-// row, and where its first column lies in the first of them follows from its address.
+// The same three steps (find, copy, transpose) for rows that begin anywhere. Patches are the 16 bytes at multiples of
+// 16 that hold a part of a row. The address of a row's first column says where it lies in the row's first patch.
 //
-// Where a thread's patches lie: offsets are those of a patch's row, from the halo's first column on.
+// Finds the thread's patches: each offset is where the patch's row begins, at the halo's first column.
 template <class Layer, class Tile>
 TCONV_DEVICE void wgmma_find_rows(const InputMap<Layer, WgmmaShape<Layer, Tile>>& map, const BlockTilePosition& halo,
                                   int thread, unsigned& inside,
@@ -152,8 +152,8 @@ TCONV_DEVICE void wgmma_find_rows(const InputMap<Layer, WgmmaShape<Layer, Tile>>
   }
 }
 
-// Copies them for one k-tile. No byte outside the input is read: not before it, where its first row's halo begins, and
-// not behind it.
+// Copies the thread's patches of one k-tile. Reads no byte before the input, where the first row's halo may begin, and
+// no byte after its end.
 template <class Layer, class Tile, class Copies>
 TCONV_DEVICE void wgmma_copy_rows(Copies& copies, int thread, int k_tile,
                                   const InputMap<Layer, WgmmaShape<Layer, Tile>>& map,
@@ -189,7 +189,7 @@ TCONV_DEVICE void wgmma_copy_rows(Copies& copies, int thread, int k_tile,
   }
 }
 
-// Transposes a k-tile, eight channels of a place at once.
+// Transposes a k-tile. A thread does eight channels of a place at once.
 template <class Layer, class Tile>
 TCONV_DEVICE void wgmma_transpose_rows(int thread, int k_tile, const InputMap<Layer, WgmmaShape<Layer, Tile>>& map,
                                   const BlockTilePosition& halo, const typename Layer::Element* first_of_halo,
@@ -198,7 +198,7 @@ TCONV_DEVICE void wgmma_transpose_rows(int thread, int k_tile, const InputMap<La
   constexpr int channels = Layer::groups * Layer::group_in_channels, vectors = Shape::k_tile_vectors;
   constexpr int places = Shape::halo_all_rows * Shape::halo_columns;
   const unsigned plane = static_cast<unsigned>(map.plane);
-  // Of eight columns at a multiple of 16 bytes, which one is the first of the k-tile's: modulo eight.
+  // The first input of the k-tile, counted in items from address 0. Modulo eight, it is a column of a patch.
   const unsigned first =
       static_cast<unsigned>(reinterpret_cast<unsigned long long>(first_of_halo) / Shape::item_bytes) +
       static_cast<unsigned>(k_tile * Shape::k_tile_channels) * plane;
@@ -223,7 +223,7 @@ TCONV_DEVICE void wgmma_transpose_rows(int thread, int k_tile, const InputMap<La
   }
 }
 
-// What is transposed is copied some k-tiles ahead of that: which k-tile of which block tile comes next, and where its
+// Raw copies run some k-tiles ahead of transposing. This says which k-tile is copied next, and where the thread's
 // patches lie.
 template <class Layer, class Tile>
 struct WgmmaAhead {
@@ -234,7 +234,8 @@ struct WgmmaAhead {
   typename Layer::Index offsets[WgmmaShape<Layer, Tile>::thread_patches];
 };
 
-// Begins its copies, as a group that is empty where no k-tile is left.
+// Begins the copies of the next k-tile. Ends a group in any case, an empty one after the last k-tile, so that waits
+// can count groups.
 template <class Layer, class Tile, class Copies>
 TCONV_DEVICE void wgmma_copy_ahead(WgmmaAhead<Layer, Tile>& ahead, Copies& copies, int thread, unsigned char* shared,
                                    const InputMap<Layer, WgmmaShape<Layer, Tile>>& map,
@@ -264,8 +265,8 @@ TCONV_DEVICE void wgmma_copy_ahead(WgmmaAhead<Layer, Tile>& ahead, Copies& copie
   copies.end_group();
 }
 
-// Loads 16-bit inputs that lie channel by channel: copied so, and transposed in shared memory. Copies of `raw_stages`
-// k-tiles are on their way while the oldest one is transposed.
+// Loads contiguous 16-bit inputs: copies them to raw stages, and transposes them from there to stages. The copies of
+// `raw_stages` - 1 k-tiles are in flight while the oldest k-tile is transposed.
 template <class Layer, class Tile>
 TCONV_DEVICE void wgmma_load_transposed(const WgmmaWork<Layer, Tile>& first_work, int thread, unsigned char* shared,
                                      unsigned char* barriers, const typename Layer::Element* x, int batch, int depths,
@@ -302,8 +303,8 @@ TCONV_DEVICE void wgmma_load_transposed(const WgmmaWork<Layer, Tile>& first_work
   }
 }
 
-// Loads channels_last inputs, the channels of a place together, in vectors. Neighbouring lanes copy neighbouring
-// vectors; where the places of a warp lie it keeps in shared memory, in a part of its own, -1 outside the input.
+// Loads channels_last inputs in whole vectors. Neighbouring lanes copy neighbouring vectors of a place. Each warp keeps
+// its places' offsets in its own part of shared memory, -1 for places outside the input.
 template <class Layer, class Tile>
 TCONV_DEVICE void wgmma_load_places(const WgmmaWork<Layer, Tile>& first_work, int thread, unsigned char* shared,
                                      unsigned char* barriers, const typename Layer::Element* x, int batch, int depths,
@@ -312,7 +313,7 @@ TCONV_DEVICE void wgmma_load_places(const WgmmaWork<Layer, Tile>& first_work, in
   using Element = typename Layer::Element;
   constexpr int vectors = Shape::k_tile_vectors, of_warp = 32 / vectors, together = Shape::loaders / vectors;
   constexpr int places = Shape::halo_all_rows * Shape::halo_columns;
-  constexpr int at_once = 4;  // places whose offsets are on their way
+  constexpr int at_once = 4;  // places whose offsets are in flight
   const int lane = thread % 32, first_place = thread / 32 * of_warp;
   const InputMap<Layer, Shape> map(batch, depths, rows, columns);
   long long* const offsets = reinterpret_cast<long long*>(shared + Shape::offsets_at);
@@ -321,7 +322,7 @@ TCONV_DEVICE void wgmma_load_places(const WgmmaWork<Layer, Tile>& first_work, in
   for (WgmmaWork<Layer, Tile> work = first_work; work.is_left(); work.next()) {
     const BlockTilePosition halo = work.halo();
     const Element* const first = wgmma_first_input<Layer, Tile>(x, halo.image, work.group(), map.plane);
-    __syncwarp();  // nobody reads the block tile before any more
+    __syncwarp();  // no lane reads the last block tile's offsets any more
     for (int i = lane; i < ceil_div(places, together) * of_warp; i += 32) {
       const int number = i / of_warp * together + first_place + i % of_warp;
       if (number >= places) continue;
@@ -358,7 +359,7 @@ TCONV_DEVICE void wgmma_load_places(const WgmmaWork<Layer, Tile>& first_work, in
   }
 }
 
-// Loads channels_last inputs whose channels are no whole vectors: by way of registers, one by one.
+// Loads channels_last inputs whose channels are no whole vectors: item by item, through registers.
 template <class Layer, class Tile>
 TCONV_DEVICE void wgmma_load_items(const WgmmaWork<Layer, Tile>& first_work, int thread, unsigned char* shared,
                                     unsigned char* barriers, const typename Layer::Element* x, int batch, int depths,
@@ -367,7 +368,7 @@ TCONV_DEVICE void wgmma_load_items(const WgmmaWork<Layer, Tile>& first_work, int
   using Element = typename Layer::Element;
   constexpr int side = Shape::vector_items, vectors = Shape::k_tile_vectors, items = 4 / Shape::item_bytes;
   constexpr int units = Shape::halo_all_rows * Shape::halo_columns * vectors;
-  constexpr int together = 2;  // vectors whose loads are on their way at once
+  constexpr int together = 2;  // vectors whose loads are in flight at once
   const InputMap<Layer, Shape> map(batch, depths, rows, columns);
   WgmmaStages<Tile::input_stages> stages(barriers);
   for (WgmmaWork<Layer, Tile> work = first_work; work.is_left(); work.next()) {

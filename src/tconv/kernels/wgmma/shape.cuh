@@ -1,13 +1,13 @@
-// wgmma: the constants of a kernel, all from its layer and its tile. `wgmma.cuh` has the picture; the planner has the
-// formulas of sizes and grids once more.
+// wgmma: the constants of a kernel, which follow from its layer and its tile. `wgmma.cuh` has the picture. The planner
+// repeats the formulas of sizes and grids.
 #pragma once
 #include "primitives/axis.cuh"
 #include "primitives/elements.cuh"
 
 namespace tconv {
 
-// Of the threads that load inputs, those that share the patches of some channels: so that a thread has the fewest
-// copies, of few patches.
+// How many of the threads that load inputs share the patches of a channel; the others have other channels. The number
+// for which a thread has the fewest copies, of at most eight patches.
 TCONV_CONSTANT int wgmma_patch_lanes(int threads, int patches, int channels) {
   int best = threads;
   for (int lanes = threads; lanes >= 8; --lanes)
@@ -32,8 +32,7 @@ struct WgmmaShape {
   static constexpr int item_bytes = static_cast<int>(sizeof(Element));
   static constexpr int vector_items = 16 / item_bytes, step_channels = 32 / item_bytes;
 
-  // Exact float32 splits each factor into two planes, its rounding to TF32 and what that leaves, and adds three
-  // products.
+  // Exact float32 splits each factor into two planes: its rounding to TF32, and the rest. It adds three products.
   static constexpr bool exact = item_bytes == 4 && Layer::rounding == Rounding::none;
   static constexpr int planes = exact ? 2 : 1;
 
@@ -46,20 +45,29 @@ struct WgmmaShape {
   static constexpr int channel_blocks = ceil_div(Layer::group_out_channels, Tile::channels);
   static constexpr int row_blocks = channel_blocks * phase_sets;
   static constexpr int weight_sets = Layer::groups * row_blocks;
-  static constexpr bool whole_channels = Layer::group_out_channels % Tile::channels == 0;  // of every block
+  static constexpr bool whole_channels = Layer::group_out_channels % Tile::channels == 0;  // in every block
 
   // ---- shifts ----
   static constexpr int shifts = DepthShifts::count * HeightShifts::count * WidthShifts::count;
   static constexpr int taps = Depth::kernel * Height::kernel * Width::kernel;
-  // Every phase has a tap at every shift: products take the rows of all phases of a block together.
+  // The kinds of blocks. Tile::phases is the number of phases that a block has.
+  //
+  //   kind          phases of a block                 a visit is                       a product has
+  //   uniform       some; all phases of the layer     one shift                        all phases of the block
+  //                 have a tap at every shift
+  //   known         all of the layer                  one shift                        one phase, if it has a tap there
+  //   alone, not    one along depth and height, all   one tap along depth and height   one phase along the width, if it
+  //   single        along the width                   at one shift along the width     has a tap there
+  //   single, also  one                               one tap of this phase            the phase
+  //   alone
+  //
+  // Where a phase may lack a tap, the compiler knows the product and the shift, and leaves the product out.
   static constexpr bool uniform = static_cast<long long>(phases) * shifts == taps;
-  // A block has all phases, and the compiler leaves out the products of those without a tap.
   static constexpr bool known = !uniform && Tile::phases == phases;
-  // A block has one phase along depth and height, and goes through the taps of its own there: of the phases along the
-  // width all, whose products without a tap the compiler leaves out, or one, too.
   static constexpr bool alone = !uniform && !known;
   static constexpr bool single = alone && Tile::phases == 1;
-  // Whether every product has a tap at each visit; else, whether one has, whose phase is one of all, or of a row's.
+  // Whether every product has a tap at each visit. If not, a product has one phase, and `has_tap` says whether this
+  // phase has a tap. `known`: products count all phases. `alone`: they count the phases along the width.
   static constexpr bool every_tap = uniform || single;
   static TCONV_CONSTANT bool has_tap(int product, int depth, int row, int column) {
     return (alone || (DepthShifts::tap(product / (Height::stride * Width::stride), depth) >= 0 &&
@@ -68,22 +76,20 @@ struct WgmmaShape {
   }
   static constexpr int product_phases = uniform ? Tile::phases : 1, products = Tile::phases / product_phases;
   static constexpr int product_rows = product_phases * Tile::channels;
-  // Of the phases that have the most.
+  // Taps along depth and height, of the phase that has the most.
   static constexpr int taps_alone = Depth::taps_per_phase * Height::taps_per_phase;
-  // How often a block stops in a k-tile: at each shift, or, where it has one phase, at each tap of that at most.
+  // Visits of a block in a k-tile. A block with one phase on an axis may have fewer.
   static constexpr int visits = !alone ? shifts : taps_alone * (single ? Width::taps_per_phase : WidthShifts::count);
-  // Where tiles of positions are stacked along the rows, a row of inputs that was loaded once serves all shifts along
-  // the height.
+  // Where tiles are stacked along the rows, fragments that were loaded once serve all shifts along the height.
   static constexpr int row_visits = Tile::stacked ? HeightShifts::count : 1;
   static constexpr int fragments = Tile::position_tiles + row_visits - 1;
-  // Steps whose products are on their way together: a visit has two batches or four, and a thread registers for the
-  // fragments of two batches. Exact accumulators leave the tensor core after each batch, and it has no more than 32
-  // channels.
+  // Steps of a batch: their products are begun together. A thread has registers for the fragments of two batches.
+  // Exact accumulators leave the tensor core after each batch, which adds at most 32 channels over its `row_visits`.
   static constexpr int exact_steps = row_visits > 2 ? 1 : 4 / row_visits;
   static constexpr int batch_steps = exact ? exact_steps < Tile::k_tile_steps ? exact_steps : Tile::k_tile_steps
                                      : Tile::k_tile_steps == 4 && 2 * fragments <= 6 ? 2
                                                                                     : 1;
-  static constexpr int batches = exact ? 1 : 2;  // whose fragments are in registers
+  static constexpr int batches = exact ? 1 : 2;  // that have fragments in registers
 
   // ---- channels ----
   static constexpr int k_tile_bytes = Tile::k_tile_steps * 32, k_tile_channels = k_tile_bytes / item_bytes;
@@ -91,13 +97,13 @@ struct WgmmaShape {
   static constexpr bool whole_k_tiles = Layer::group_in_channels % k_tile_channels == 0;
 
   // ---- positions: a block tile of images, slabs, rows and columns, and the inputs around it ----
-  static constexpr int position_numbers = 64 * consumers;  // of each tile of a thread
+  static constexpr int position_numbers = 64 * consumers;  // of a tile of positions, over both warpgroups
   static constexpr int block_positions = position_numbers * Tile::position_tiles;
   static constexpr int block_tile_positions =
       Tile::BlockTile::images * Tile::BlockTile::depths * Tile::BlockTile::rows * Tile::BlockTile::columns;
   static constexpr int stacked_rows =
       Tile::stacked ? Tile::BlockTile::rows / Tile::position_tiles : Tile::BlockTile::rows;
-  // Of a block with one phase on an axis, only what that reads: as much as the phase with the most taps.
+  // A block with one phase on an axis reads less: the halo is as large as the phase with the most taps needs.
   template <class Axis, bool one_phase>
   static constexpr int halo = one_phase ? (Axis::taps_per_phase - 1) * Axis::shift_period : Shifts<Axis>::halo;
   static constexpr int halo_depths = Tile::BlockTile::depths + halo<Depth, alone>;
@@ -105,21 +111,26 @@ struct WgmmaShape {
   static constexpr int halo_columns = Tile::BlockTile::columns + halo<Width, single>;
   static constexpr int halo_all_rows = Tile::BlockTile::images * halo_depths * halo_rows;
 
-  // ---- inputs: channel by channel, as they lie in memory, or the channels of a place together ----
+  // ---- inputs: four ways from global memory to a stage ----
+  //
+  //   flag         in global memory                   on their way     in a stage
+  //   by_channel   channel by channel                 copied           the same
+  //   transposed   channel by channel, 16 bits        raw stages       the channels of a place together
+  //   by_place     the channels of a place together   copied           the same
+  //   none         the same, but no whole vectors     registers        the same
   static constexpr bool inputs_last = Tile::channels_last || Tile::prepared_inputs;
-  // Where all taps read the same column, at a multiple of eight, eight columns of a 16-bit channel are a row of
+  // 16 bits, and all taps read the same column, at a multiple of eight: eight columns of a channel are a row of
   // ldmatrix, which transposes them.
   static constexpr bool straight = !inputs_last && item_bytes == 2 && Tile::patch_columns == 8 &&
                                    WidthShifts::count == 1 && WidthShifts::highest % 8 == 0;
   static constexpr bool by_channel = !inputs_last && (item_bytes == 4 || straight);
-  // Other 16-bit ones that lie channel by channel are copied as they are, and transposed from there: copies load four
-  // bytes or more. Whole vectors of channels are copied, too. What remains goes through registers.
+  // Other contiguous 16-bit inputs are transposed from a raw copy, because one copy takes at least four bytes.
   static constexpr bool transposed = !inputs_last && item_bytes == 2 && !straight;
-  // Their rows begin anywhere: patches are those 16 bytes at multiples of 16 that hold a part of a row of the halo.
+  // Rows begin anywhere: patches are the 16 bytes at multiples of 16 that hold a part of a row of the halo.
   static constexpr bool unaligned = transposed && Tile::patch_columns == 1;
   static constexpr bool by_place = inputs_last && Layer::group_in_channels % vector_items == 0;
-  // Columns of the halo's first patch that come before its first column, by the highest shift of the block's phases;
-  // and the most of them with the halo.
+  // How many columns of a row's first patch come before the halo's first column. `highest` is the highest shift along
+  // the width of the block's phases. Below, the most such columns together with the halo, over all blocks.
   static TCONV_CONSTANT int patch_lead(int highest) {
     return (-highest % Tile::patch_columns + Tile::patch_columns) % Tile::patch_columns;
   }
@@ -134,23 +145,22 @@ struct WgmmaShape {
     }
     return most;
   }
-  // What is transposed is transposed in eights of columns. Of an unaligned row, up to seven columns come before its
-  // first one.
+  // Eight columns are transposed at once. In an unaligned row, up to seven columns come before the halo's first one.
   static constexpr int columns_loaded = transposed ? 8 : Tile::patch_columns;
   static constexpr int row_patches = unaligned ? ceil_div(halo_columns + 7, 8)
                                                : ceil_div(Tile::BlockTile::columns + lead_and_halo(), columns_loaded) *
                                                      (columns_loaded / Tile::patch_columns);
   static constexpr int patch_bytes = unaligned ? 16 : Tile::patch_columns * item_bytes;
   static constexpr int halo_patches = halo_all_rows * row_patches;
-  // A row's places in shared memory; those of whole patches lie there, also before the halo's first column.
+  // A row's places in a stage. Whole patches also have places before the halo's first column.
   static constexpr bool whole_patches = by_channel || (transposed && !unaligned);
   static TCONV_CONSTANT int row_lead(int highest) { return whole_patches ? patch_lead(highest) : 0; }
   static constexpr int row_places = whole_patches ? row_patches * Tile::patch_columns : halo_columns;
-  // Of the 65,536 registers of a multiprocessor, those of a thread that multiplies and of one that loads.
+  // Registers of a thread that multiplies, and of a thread that loads: a multiprocessor has 65,536.
   static constexpr int consumer_registers = by_place ? 216 : 208;
   static constexpr int producer_registers = 504 - 2 * consumer_registers;
-  // Four channels of eight neighbouring places are in different banks, or eight channels of eight 16-bit ones; and
-  // eight neighbours' vectors.
+  // In different banks are: four channels of eight neighbouring 32-bit places; eight channels of eight neighbouring
+  // 16-bit places; vectors of eight neighbouring places, where the channels of a place lie together.
   static constexpr int channel_shift = item_bytes == 2 ? 16 : 32;
   static constexpr int channel_bytes =
       by_channel || transposed ? (halo_patches * patch_bytes + 127 - channel_shift) / 128 * 128 + channel_shift
@@ -166,13 +176,14 @@ struct WgmmaShape {
       thread_patches * ceil_div(k_tile_channels, loaders / patch_lanes);  // of a k-tile
   static constexpr int k_tile_vectors = k_tile_bytes / 16;
 
-  // Where the halo's input lies that is so far behind its first one on each axis, in places.
+  // Where an input of the halo lies in a stage, in places. Arguments: its distances to the halo's first input, and the
+  // highest shift along the width.
   static TCONV_CONSTANT int halo_offset(int depth, int row, int column, int highest) {
     return (depth * halo_rows + row) * row_places + row_lead(highest) + column;
   }
 
-  // ---- weights: pieces of one tap's channels in a k-tile, those that one visit needs one after the other; of one
-  // product's, first all of plane 0 ----
+  // ---- weights: a piece has the channels of one tap in a k-tile. The pieces of a visit follow each other. Exact
+  // products have all rows of plane 0 first ----
   static constexpr int piece_bytes = planes * Tile::channels * k_tile_bytes;
   static constexpr int product_bytes = product_rows * k_tile_bytes;
   static constexpr int k_tile_pieces = uniform  ? shifts * Tile::phases
@@ -180,8 +191,8 @@ struct WgmmaShape {
                                       : single ? visits
                                                : taps_alone * Width::kernel;
   static constexpr int weight_stage_bytes = Tile::phases * piece_bytes;
-  // Of a k-tile's known pieces, how many come before those of a shift. Taps of lower shifts come first, and of one
-  // shift those of lower phases: on each axis that is their own order.
+  // How many pieces of a `known` block's k-tile come before the pieces of a shift. Pieces follow each other by shift,
+  // and at one shift by phase: on each axis that is the order of taps.
   static TCONV_CONSTANT int pieces_before(int depth, int column, int row) {
     return DepthShifts::first_tap(depth) * Width::kernel * Height::kernel +
            DepthShifts::taps(depth) * (WidthShifts::first_tap(column) * Height::kernel +
@@ -189,16 +200,16 @@ struct WgmmaShape {
   }
   static constexpr long long set_bytes = static_cast<long long>(k_tiles) * k_tile_pieces * piece_bytes;
   static constexpr long long weight_bytes = weight_sets * set_bytes;
-  // A thread prepares every second vector of a tap, an output channel and a k-tile.
+  // A thread prepares every second 16-byte vector of one tap, output channel and k-tile.
   static constexpr long long preparing_items =
       static_cast<long long>(Layer::groups) * channel_blocks * k_tiles * Tile::channels * taps * 2;
 
   // ---- outputs ----
-  // Of contiguous outputs a warpgroup stages, as `staged[channel][position][phase]`, those neighbouring phases of some
-  // channels of a tile that are neighbours in memory, too, to store whole rows. Lanes that write eight positions of
-  // four channels find different banks.
+  // A warpgroup stages contiguous outputs, to store whole rows, as `staged[channel][position][phase]`: some channels of
+  // a tile, with `run` phases that are neighbours in memory. Lanes that write eight positions of four channels find
+  // different banks.
   static constexpr int run = largest_divisor(greatest_common_divisor(Tile::phases, Width::stride), 12);
-  // Phases of a position that are all of a row's, and one vector, are stored as a thread has them.
+  // A thread has all phases of a row's position, and they are one vector: it stores them from registers.
   static constexpr bool by_runs = !Tile::channels_last && run > 1 && (run == Width::stride) && is_power_of_two(run) &&
                                   (run <= vector_items);
   static constexpr int staged_channels = run > 2 || Tile::channels % 16 != 0   ? 8
@@ -207,12 +218,12 @@ struct WgmmaShape {
   static constexpr int staged_pitch = 64 * run + 4;
   static constexpr int staged_bytes = Tile::channels_last ? 0 : staged_channels * staged_pitch * 4;
 
-  // How many outputs of a row may be stored at once, if rows are aligned.
+  // The most neighbouring outputs of a row that are stored at once, if rows are aligned.
   static constexpr int most_width =
       greatest_common_divisor(run == Width::stride ? Tile::BlockTile::columns * run : run, vector_items);
 
-  // ---- shared memory: stages of weights, of inputs, what is transposed or staged, offsets, and the barriers of both
-  // ---- Weights that stay are packed: of `known` products, visits differ in their bytes.
+  // ---- shared memory: weights, inputs, raw inputs, staged outputs, offsets, barriers. Resident weights of `known`
+  // blocks are packed, because their visits differ in bytes ----
   static constexpr int inputs_at =
       Tile::resident ? static_cast<int>(set_bytes) : Tile::weight_stages * weight_stage_bytes;
   static constexpr int raw_at = inputs_at + Tile::input_stages * input_stage_bytes;
@@ -223,11 +234,12 @@ struct WgmmaShape {
   static constexpr int barriers_at = offsets_at + offsets_bytes;
   static constexpr int shared_bytes = barriers_at + 16 * (Tile::weight_stages + Tile::input_stages);
 
-  // Neighbouring channels that a thread has of channels_last outputs, where they are stored together.
+  // How many neighbouring channels a thread has. channels_last outputs: it stores them together.
   static constexpr int channel_width = !Tile::channels_last                           ? 2
                                        : vector_items < 4 || Tile::channels % 32 != 0 ? 4
                                                                                       : vector_items;
-  // Which row of a block's weights a channel is: of each eight rows a thread has two.
+  // The row of a block's weights that holds a channel. A thread has two of each eight rows; channels are dealt out such
+  // that those of a thread are neighbours.
   static TCONV_CONSTANT int row_of(int channel) {
     const int in_group = channel % (4 * channel_width), own = in_group % channel_width;
     return channel - in_group + own / 2 * 8 + in_group / channel_width * 2 + own % 2;

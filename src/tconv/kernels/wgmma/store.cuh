@@ -6,16 +6,16 @@
 
 namespace tconv {
 
-// A thread's accumulators: of each tile of positions and each product, those of two positions, g and g + 8 of its
-// warp's sixteen (`half` says which), for two of every eight rows of weights.
+// A thread's accumulators, of each tile of positions and each product: two positions, g and g + 8 of its warp's sixteen
+// (`half` says which), by two of every eight rows of weights.
 template <class Layer, class Tile>
 struct WgmmaAccumulators {
   using Shape = WgmmaShape<Layer, Tile>;
   float values[Tile::position_tiles][Shape::products][Shape::product_rows / 2];
 };
 
-// Stores the outputs of a warpgroup for one block tile. They stay float until they are stored: bias and program see
-// them as the accumulators that they are.
+// Stores the outputs of a warpgroup for one block tile. Values stay float until they are stored, so bias and program
+// work on unrounded accumulators.
 template <class Layer, class Tile, class Program>
 struct WgmmaStore {
   using Shape = WgmmaShape<Layer, Tile>;
@@ -41,13 +41,13 @@ struct WgmmaStore {
 
   TCONV_DEVICE long long plane() const { return static_cast<long long>(depths) * rows * columns; }
 
-  // The thread's accumulator of a phase of the block's, in row `own` of its two of an octet of the phase's channels.
+  // The thread's accumulator of one of the block's phases, in row `own` of its two rows of an octet of channels.
   TCONV_DEVICE float accumulator(int tile, int half, int phase, int octet, int own) const {
     const int row_octet = phase % Shape::product_phases * (Tile::channels / 8) + octet;
     return accumulators.values[tile][phase / Shape::product_phases][row_octet * 4 + half * 2 + own];
   }
 
-  // Where a phase's output at a position lies, in the block's first channel; false if nowhere.
+  // Where an output lies in the block's first channel, by its position and phase. False if there is no such output.
   TCONV_DEVICE bool find(int number, int tile, int phase, Element*& to) const {
     const BlockTilePosition in_block_tile = wgmma_in_block_tile<Layer, Tile>(number, tile);
     const int image = block_tile.image + in_block_tile.image;
@@ -62,22 +62,22 @@ struct WgmmaStore {
            in_range(row, rows) && in_range(column, columns);
   }
 
-  // What the program reads for outputs that are stored from `to` on, if they are present.
+  // What the program reads for outputs that are stored from `to` on. Reads nothing if they are not `present`.
   template <int width>
   TCONV_DEVICE Values<width> fetch(const Element* to, bool present) const {
     return epilogue.program.template fetch<width>(to, present);
   }
 
-  // Adds a channel's bias to some of its accumulators and makes them outputs by the layer's program, of what it read.
-  // Those that are not present are computed like others, and not stored: in a branch, an output's loads and arithmetic
-  // would wait until the output before is stored.
+  // Makes outputs from accumulators of one channel: adds the bias, then applies the program to what it has `read`.
+  // Outputs that are not present are computed, too, and not stored: in a branch, an output's loads and arithmetic would
+  // wait until the output before is stored.
   template <int width>
   TCONV_DEVICE void finish(float (&values)[width], const Channel& channel, const Values<width>& read) const {
 #pragma unroll
     for (int i = 0; i < width; ++i) values[i] = epilogue.program.apply(channel.y(values[i]), channel, read, i);
   }
 
-  // Rounded to the nearest, ties to even.
+  // Rounds outputs once, to nearest even.
   template <int width>
   static TCONV_DEVICE Vector<Element, width> rounded(const float (&values)[width]) {
     Vector<Element, width> outputs;
@@ -97,8 +97,8 @@ struct WgmmaStore {
     return outputs;
   }
 
-  // Contiguous outputs whose neighbours other threads have go by way of shared memory: a warpgroup stages them there,
-  // as `staged[channel][position][phase]`, in subtiles of some channels of a tile at neighbouring phases.
+  // Contiguous outputs whose neighbours are in other threads pass through shared memory. A warpgroup stages them as
+  // `staged[channel][position][phase]`, in subtiles: some channels of a tile at neighbouring phases.
   struct Subtile {
     int tile, phase, octet;
   };
@@ -126,8 +126,8 @@ struct WgmmaStore {
         }
   }
 
-  // What is staged is stored in items of `width` neighbouring outputs of a row: neighbouring threads take neighbouring
-  // items, and those that a channel has no more items for take other channels, in steps.
+  // A subtile is stored in items of `width` neighbouring outputs of a row. Neighbouring threads take neighbouring items
+  // of a channel. If a channel has fewer items than there are threads, the other threads take other channels.
   template <int width>
   struct Items {
     static constexpr int count = 64 * run / width, lanes = count >= 128 ? 128 : power_of_two_from(count);
@@ -135,22 +135,22 @@ struct WgmmaStore {
     static constexpr bool whole = Shape::whole_channels && Shape::staged_channels % channel_lanes == 0;
   };
 
-  // What the program reads for the items of a subtile, loaded before they are staged, so that loads do not wait for a
-  // barrier: for all steps, or for none where a thread has several items, or more outputs than there are registers for.
+  // What the program reads for a subtile, loaded before the subtile is staged, so that these loads do not wait for a
+  // barrier. All steps are read ahead, or none if a thread has several items, or more outputs than registers.
   template <int width>
   struct Ahead {
     static constexpr int steps =
         Items<width>::count <= 128 && Items<width>::steps * width <= 32 ? Items<width>::steps : 0;
-    Values<width> read[steps + 1];  // one more: arrays have places
+    Values<width> read[steps + 1];  // one more, because no array is empty
   };
 
-  // Of the channels of a subtile, how many there are from its first one on.
+  // The number of output channels from the subtile's first one on, at most those of a subtile.
   TCONV_DEVICE int staged_channels(const Subtile& subtile) const {
     const int left = Layer::group_out_channels - block_channel - subtile.octet * 8;
     return left < Shape::staged_channels ? left : Shape::staged_channels;
   }
 
-  // Where the first of a thread's outputs of an item lies; false if nowhere.
+  // Where an item lies in the thread's first channel. False if there is no such output.
   template <int width>
   TCONV_DEVICE bool find_item(const Subtile& subtile, int item, Element*& to) const {
     const int number = warp / 4 * 64 + item * width / run, phase = subtile.phase + item * width % run;
@@ -178,7 +178,7 @@ struct WgmmaStore {
   TCONV_DEVICE void store_staged(const Subtile& subtile, const Ahead<width>& ahead) const {
     constexpr int steps = Items<width>::steps, lanes = Items<width>::lanes;
     constexpr int channel_lanes = Items<width>::channel_lanes;
-    constexpr int together = steps < 8 ? steps : 8;  // steps whose loads are on their way at once
+    constexpr int together = steps < 8 ? steps : 8;  // steps whose loads are in flight at once
     constexpr bool whole = Items<width>::whole;
     const int thread = warp % 4 * 32 + lane, first = thread / lanes, first_channel = subtile.octet * 8 + first;
     const int channels = staged_channels(subtile);
@@ -211,9 +211,9 @@ struct WgmmaStore {
 
   template <int width>
   TCONV_DEVICE void store_rows() const {
-    // Accumulators are in registers, which have no numbers at run time: subtiles are unrolled, and those of a subtile
-    // are free behind it. A program's instructions would then be there for each accumulator, more than an instruction
-    // cache holds: with one, subtiles are a loop, which looks for its accumulators among all.
+    // A loop over subtiles is unrolled, because registers cannot be indexed at run time; a subtile's accumulators are
+    // free after it. With a program, unrolling would repeat the program for each accumulator and overflow the
+    // instruction cache. So then the loop stays, and `stage` is there once for each subtile.
 #pragma unroll(Layer::has_program ? 1 : subtiles)
     for (int number = 0; number < subtiles; ++number) {
       Ahead<width> ahead;
@@ -231,7 +231,7 @@ struct WgmmaStore {
     }
   }
 
-  // Contiguous outputs of which a thread has all neighbouring phases of a row itself, one vector.
+  // Contiguous outputs where a thread has all phases of a row's position: it stores them as one vector.
   TCONV_DEVICE void store_runs() const {
     constexpr int width = Shape::by_runs ? run : 1;
 #pragma unroll
@@ -266,7 +266,7 @@ struct WgmmaStore {
       }
   }
 
-  // channels_last outputs: a thread has neighbouring channels of an output, one vector.
+  // channels_last outputs: a thread stores neighbouring channels of an output as one vector.
   TCONV_DEVICE void store_channels() const {
     constexpr int width = Shape::channel_width;
     constexpr int positions = Tile::position_tiles < 2 ? 2 : 4;  // of a thread at once
@@ -275,7 +275,7 @@ struct WgmmaStore {
     for (int subtile = 0; subtile < Tile::phases * 2 * Tile::position_tiles / positions; ++subtile) {
       const int phase = subtile % Tile::phases, first = subtile / Tile::phases * positions;
       Element* to[positions];
-      unsigned inside = 0;  // by position: whether it is one of the output
+      unsigned inside = 0;  // a bit for each position that has an output
 #pragma unroll
       for (int i = 0; i < positions; ++i)
         if (find(warp * 16 + lane / 4 + 8 * (i % 2), (first + i) / 2, block_phase + phase, to[i])) inside |= 1u << i;
@@ -311,7 +311,7 @@ struct WgmmaStore {
             }
             if (present) store_vector(own, rounded(values));
           } else {
-            // Not all of these channels need be there: one by one.
+            // Some of these channels may be beyond the last: they are stored one by one.
             if (has_epilogue) {
 #pragma unroll
               for (int k = 0; k < width; ++k) {

@@ -1,5 +1,5 @@
-// wgmma: the weights: put into the order in which blocks read them, and on their way there. `wgmma.cuh` has the
-// picture.
+// wgmma: the weights. A kernel prepares them, in the order in which blocks load them; later a warp loads them.
+// `wgmma.cuh` has the picture.
 #pragma once
 #include "primitives/asynchronous.cuh"
 #include "primitives/layer.cuh"
@@ -21,8 +21,7 @@ struct WgmmaTap {
   }
 };
 
-// Where the piece of a tap lies: in the weights of which blocks, and behind how many pieces of a k-tile. Those of a
-// visit lie together.
+// Where the piece of a tap lies: in which phase set, and as which piece of a k-tile. A visit's pieces lie together.
 template <class Layer, class Tile>
 TCONV_DEVICE void wgmma_piece(int of_tap, int& phase_set, int& piece) {
   using Shape = WgmmaShape<Layer, Tile>;
@@ -35,11 +34,11 @@ TCONV_DEVICE void wgmma_piece(int of_tap, int& phase_set, int& piece) {
   const int phase = (depth.phase * Height::stride + row.phase) * Width::stride + column.phase;
   phase_set = phase / Tile::phases;
   if (Shape::uniform) {
-    // Visits are shifts, along the height fastest, then along the width; each has a piece of every phase.
+    // Visits are shifts: along the height fastest, then along the width. Each has a piece of every phase.
     const int visit = (depth.shift * Shape::WidthShifts::count + column.shift) * Shape::HeightShifts::count + row.shift;
     piece = visit * Tile::phases + phase % Tile::phases;
   } else if (Shape::known) {
-    // The same, with the pieces of those phases that have a tap there.
+    // Visits are the same shifts. Each has a piece of every phase that has a tap there.
     const int rows = Shape::HeightShifts::taps(row.shift), columns = Shape::WidthShifts::taps(column.shift);
     piece = Shape::pieces_before(depth.shift, column.shift, row.shift) +
             ((depth.tap - Shape::DepthShifts::first_tap(depth.shift)) * rows + row.tap -
@@ -47,8 +46,8 @@ TCONV_DEVICE void wgmma_piece(int of_tap, int& phase_set, int& piece) {
                 columns +
             column.tap - Shape::WidthShifts::first_tap(column.shift);
   } else {
-    // Visits are the taps of one phase, along the height fastest; or those along depth and height, with all along the
-    // width in their order.
+    // `single`: visits are the taps of one phase, along the height fastest. Else visits are taps along depth and height
+    // and shifts along the width; the pieces follow the order of taps along the width.
     const WgmmaPhases<Layer> own(phase);
     const int d = (depth.tap - own.depth.first) / Depth::tap_period, r = (row.tap - own.row.first) / Height::tap_period;
     const int c = (column.tap - own.column.first) / Width::tap_period;
@@ -57,8 +56,8 @@ TCONV_DEVICE void wgmma_piece(int of_tap, int& phase_set, int& piece) {
   }
 }
 
-// Puts the weights into the order in which blocks read them, by one thread for each of `Shape::preparing_items`:
-// every second vector of a tap's channels in a k-tile.
+// Prepares the weights, in the order in which blocks load them. Each of `Shape::preparing_items` threads has every
+// second vector of one tap's channels in a k-tile, for one output channel.
 template <class Layer, class Tile>
 TCONV_DEVICE void wgmma_weights(const typename Layer::Element* weight, typename Layer::Element* prepared) {
   using Shape = WgmmaShape<Layer, Tile>;
@@ -66,7 +65,7 @@ TCONV_DEVICE void wgmma_weights(const typename Layer::Element* weight, typename 
   let_next_kernel_begin();
   const long long item = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (item >= Shape::preparing_items) return;
-  // Neighbouring threads read neighbouring taps of neighbouring filters; two of them write 32 bytes, a whole sector.
+  // Neighbouring threads read neighbouring taps of neighbouring filters. Two threads write 32 bytes, a whole sector.
   Digits<Shape::preparing_items> digits(item);
   const int first_vector = digits.next(2), tap = digits.next(Shape::taps), channel = digits.next(Tile::channels);
   const int k_tile = digits.next(Shape::k_tiles), channel_block = digits.next(Shape::channel_blocks);
@@ -103,12 +102,12 @@ TCONV_DEVICE void wgmma_weights(const typename Layer::Element* weight, typename 
           factors;
     }
   }
-  // The kernel behind this one waits for this one alone, and reads what the one before it prepares, too.
+  // The main kernel waits for this kernel alone, but also reads the inputs that the kernel before this one prepares.
   if (Tile::prepared_inputs) wait_for_kernel_before();
 }
 
-// The warp that loads weights, one thread of it: those of one visit after the other. It waits until the products that
-// read a stage are done (its barrier "empty"), and the copy arrives at the barrier "full".
+// Loads weights, in one thread of the warp that does so, visit by visit. Waits until the products that read a stage are
+// done (the barrier "empty"). The copy's bytes complete the barrier "full".
 template <class Layer, class Tile>
 TCONV_DEVICE void wgmma_load_weights(const WgmmaWork<Layer, Tile>& first_work, unsigned char* shared,
                                       unsigned char* barriers, const unsigned char* prepared) {
@@ -136,7 +135,7 @@ TCONV_DEVICE void wgmma_load_weights(const WgmmaWork<Layer, Tile>& first_work, u
         const int bytes = pieces * Shape::piece_bytes;
         stages.wait_empty();
         arrive_and_expect(stages.full(), bytes);
-        // A phase may have fewer taps than its block has stages for: only `known` ones lie as in memory.
+        // Resident: a phase may have fewer taps than its block has stages, so only `known` weights lie as in memory.
         const int at =
             Tile::resident && Shape::known ? static_cast<int>(from - set) : stages.stage() * Shape::weight_stage_bytes;
         copy_to_shared(shared + at, from, bytes, stages.full());
@@ -144,7 +143,7 @@ TCONV_DEVICE void wgmma_load_weights(const WgmmaWork<Layer, Tile>& first_work, u
         stages.next();
       }
     }
-    if (Tile::resident) break;  // all block tiles of a block need the same weights
+    if (Tile::resident) break;  // resident: all block tiles of a block need the same weights
   }
 }
 

@@ -17,10 +17,10 @@
 //              of registers, rounded there
 //
 // A block adds these products over all k-tiles of input channels, and in each k-tile over its visits. A visit is the
-// work with one stage of weights: one shift, or one tap (`uniform` says which). Another stride changes how many phases
-// there are, and which phase has a tap at which shift. Positions are the first factor because wgmma takes that one from
-// registers: a lane can load its positions' inputs from any address. So a block tile has any form, and inputs lie in
-// shared memory as they do in global memory.
+// work with one stage of weights: one shift, or, in blocks with few phases, one tap. Another stride changes how many
+// phases there are, and which phase has a tap at which shift. Positions are the first factor because wgmma takes that
+// one from registers: a lane can load its positions' inputs from any address. So a block tile has any form, and inputs
+// lie in shared memory as they do in global memory.
 //
 // The warps. There are at most as many blocks as multiprocessors; each block computes several block tiles in turn:
 //
