@@ -1,12 +1,12 @@
-// mma: a warp's accumulators, and those that sets of warps join. `mma.cuh` has the picture.
+// mma: a warp's accumulators, and how sets of warps add theirs. `mma.cuh` has the picture.
 #pragma once
 #include "mma/shape.cuh"
 #include "primitives/memory.cuh"
 
 namespace tconv {
 
-// A lane's part of a warp's accumulators: of each tile of 16 rows by 8 positions those of rows lane / 4 and lane / 4 +
-// 8, at two neighbouring positions each.
+// A lane's accumulators: of each tile of 16 rows by 8 positions, rows lane / 4 and lane / 4 + 8 at two neighbouring
+// positions.
 template <class Layer, class Tile>
 struct MmaAccumulators {
   typename MmaShape<Layer, Tile>::Accumulator values[Tile::Warps::row_tiles][Tile::Warps::position_tiles][4];
@@ -22,15 +22,15 @@ TCONV_DEVICE void mma_clear(MmaAccumulators<Layer, Tile>& accumulators) {
       for (int k = 0; k < 4; ++k) accumulators.values[i][j][k] = 0;
 }
 
-// Several sets of warps share the input channels, a part of each k-tile for each. Adds the accumulators of all, in
-// order, in the first set; false in the others, whose work is done.
+// Sets of warps share the input channels: each has a part of each k-tile. Adds all sets' accumulators, in a fixed
+// order, in the first set. Returns false in the other sets, whose work is done.
 template <class Layer, class Tile>
 TCONV_DEVICE bool mma_join(MmaAccumulators<Layer, Tile>& accumulators, unsigned char* shared) {
   using Shape = MmaShape<Layer, Tile>;
   if (Tile::Warps::splits == 1) return true;
   constexpr int set = 32 * Shape::warps, tiles = Tile::Warps::row_tiles * Tile::Warps::position_tiles;
   const int split = static_cast<int>(threadIdx.x) / set;
-  // A vector of a thread's accumulators of one tile lies beside its neighbours'. Nobody reads the stages any more.
+  // Neighbouring threads' vectors of a tile are neighbours in shared memory. Nobody reads the stages any more.
   using Accumulator = typename Shape::Accumulator;
   constexpr int items = 16 / static_cast<int>(sizeof(Accumulator)), vectors = 4 / items;
   using Joined = Vector<Accumulator, items>;

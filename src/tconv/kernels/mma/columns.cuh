@@ -1,4 +1,4 @@
-// mma: the second factors of a step, columns of positions, from shared memory to a warp's lanes. `mma.cuh` has the
+// mma: the second factors of a step, columns of positions: from shared memory to a warp's lanes. `mma.cuh` has the
 // picture.
 #pragma once
 #include "mma/shape.cuh"
@@ -6,14 +6,14 @@
 
 namespace tconv {
 
-// Loads them, moved by so many bytes: `columns[plane][tile]` are the lane's two words of a tile of positions.
+// Loads columns from `moved` bytes after `places`: `columns[plane][tile]` are the lane's two words of a position tile.
 template <class Layer, class Tile>
 TCONV_DEVICE void mma_load_columns(
     const unsigned char* const (&places)[MmaShape<Layer, Tile>::lane_places], int moved,
     unsigned (&columns)[MmaShape<Layer, Tile>::planes][Tile::Warps::position_tiles][2]) {
   using Shape = MmaShape<Layer, Tile>;
   if (Shape::own_words) {
-    // Each lane loads its own, and rounds them.
+    // Each lane loads its own numbers and rounds them.
     using Number = typename Shape::Accumulator;
 #pragma unroll
     for (int j = 0; j < Tile::Warps::position_tiles; ++j)
@@ -27,7 +27,7 @@ TCONV_DEVICE void mma_load_columns(
           columns[0][j][half] = float_bits(static_cast<float>(factor));
       }
   } else {
-    // Four matrices at once: two tiles of positions, and of each the halves of 32 bytes of channels.
+    // Four matrices at once: two tiles of positions by two halves of 32 bytes of channels.
 #pragma unroll
     for (int plane = 0; plane < Shape::planes; ++plane)
 #pragma unroll

@@ -1,11 +1,11 @@
-// mma: items that were loaded as words. `mma.cuh` has the picture.
+// mma: items that were loaded as words of several. `mma.cuh` has the picture.
 #pragma once
 #include "primitives/memory.cuh"
 #include "primitives/tensor_cores.cuh"
 
 namespace tconv {
 
-// Gets an item out of the words in which some lie one after the other.
+// Unpacks one item of the words.
 template <int N>
 TCONV_DEVICE void mma_unpack(const Vector<unsigned, N>& words, int number, float& item) {
   item = bits_float(words.values[number]);

@@ -1,9 +1,8 @@
-// mma: a block tile's inputs on their way from memory to shared memory, transposed or copied. `mma.cuh` has the
+// mma: a block tile's inputs on their way from global to shared memory, transposed or copied. `mma.cuh` has the
 // picture.
 //
-// `MmaInputs` has a thread's part: `begin` with a block tile, `load` all parts of a k-tile into a stage, then
-// `end_k_tile`; `wait`, and a barrier behind it, before the k-tile is read that was asked for `Shape::stages_ahead`
-// k-tiles ago.
+// `MmaInputs` is a thread's part. Its order of calls: `begin` a block tile; `load` all parts of a k-tile into a stage;
+// `end_k_tile`. Before a k-tile is read that was asked for `Shape::stages_ahead` k-tiles ago: `wait`, then a barrier.
 #pragma once
 #include "mma/factors.cuh"
 #include "mma/shape.cuh"
@@ -12,7 +11,7 @@
 
 namespace tconv {
 
-// Puts a vector of neighbouring channels at one place of a stage, as the tensor core shall see them.
+// Stores a vector of neighbouring channels at one place of a stage, as factors: rounded, or split into planes.
 template <class Layer, class Tile>
 TCONV_DEVICE void mma_put(const typename Layer::Element (&values)[16 / sizeof(typename Layer::Element)], int vector,
                           unsigned char* place) {
@@ -26,7 +25,7 @@ TCONV_DEVICE void mma_put(const typename Layer::Element (&values)[16 / sizeof(ty
     if (Shape::item_bytes < 8) {
       *reinterpret_cast<Factors*>(place + plane * Shape::plane_bytes + vector * 16) = factors;
     } else {
-      // Matrices are loaded by words, so a double's two lie apart: of 32 bytes of channels the low words first.
+      // ldmatrix gives words to lanes, so a double's two words lie apart: of 32 bytes of channels, first all low words.
       const double first = to_accumulator(factors.values[0]), second = to_accumulator(factors.values[1]);
       Vector<unsigned, 2>* const low = reinterpret_cast<Vector<unsigned, 2>*>(place + vector / 2 * 32) + vector % 2;
       low[0] = {low_word(first), low_word(second)};
@@ -42,13 +41,14 @@ TCONV_DEVICE const typename Layer::Element* mma_first_input(const typename Layer
   return x + static_cast<long long>(group) * Layer::group_in_channels * (Tile::channels_last ? 1 : plane);
 }
 
-// A thread's part of a block tile's inputs that come through registers, where they are rounded and, unless they are
-// channels_last, transposed: a k-tile is on its way while the one before it is multiplied. In shared memory they lie
-// position by position, the channels of a k-tile together, as ldmatrix wants them. They come in patches of a vector of
-// channels by `patch_columns` neighbouring columns. A load takes one channel of a patch, or all of a column where
-// inputs are channels_last; what is stored is a column. Patches of several columns need rows that begin at multiples of
-// a patch: then patches do so too, and while a row of the halo may begin and end within one, a row of the input does
-// not.
+// A thread's part of inputs that pass through registers. There they are rounded and, unless channels_last, transposed.
+// The next k-tile is in flight while a k-tile is multiplied. In shared memory inputs lie position by position, the
+// channels of a k-tile together, as ldmatrix reads them.
+//
+// A patch is a vector of channels by `patch_columns` neighbouring columns. A load takes one channel of a patch or, from
+// channels_last inputs, all channels of a column; a store takes a column. Patches of several columns need rows that
+// begin at multiples of a patch. Then a patch is in the input as a whole or not at all. The halo's rows may begin and
+// end within a patch.
 template <class Layer, class Tile>
 struct MmaTransposedInputs {
   using Shape = MmaShape<Layer, Tile>;
@@ -63,11 +63,11 @@ struct MmaTransposedInputs {
   const Element* first;                  // of the block tile's first image
   unsigned inside;                       // by patch: whether it is one of the input
   Index offsets[Shape::thread_patches];  // of the patch's first channel and column in the first k-tile
-  // Words are not taken apart before they are stored: that would wait for each load.
+  // Words are unpacked when they are stored: unpacking them sooner would wait for each load.
   Vector<unsigned, words> values[Shape::thread_patches][loads];
 
-  // Neighbouring threads load what lies together in memory. Where they have several columns each, eight beside each
-  // other have other channels, which they store in other banks.
+  // Neighbouring threads load neighbouring memory. With patches of several columns, eight neighbouring threads have
+  // different channels, which they store to different banks.
   static TCONV_DEVICE int number(int i) { return static_cast<int>(threadIdx.x) + i * Shape::threads; }
   static constexpr int vectors_first = Tile::channels_last     ? Shape::k_tile_vectors
                                        : columns_together == 1 ? 1
@@ -79,11 +79,11 @@ struct MmaTransposedInputs {
   }
   static TCONV_DEVICE int patch(int i) { return number(i) / vectors_first % Shape::halo_patches; }
   static TCONV_DEVICE int row(int i) { return patch(i) / Shape::row_patches; }
-  // In the halo's row; negative where the first patch begins before it.
+  // A column of the halo's row; negative where the row's first patch begins before the halo.
   static TCONV_DEVICE int halo_column(int i) {
     return patch(i) % Shape::row_patches * columns_together - Shape::patch_lead;
   }
-  // Most are known to be there; the compiler cannot see it from their numbers.
+  // Whether the thread has an i-th patch. The compiler knows the first comparison, which mostly decides.
   static TCONV_DEVICE bool present(int i) {
     constexpr int all = Shape::halo_patches * Shape::k_tile_vectors;
     return (i + 1) * Shape::threads <= all || number(i) < all;
@@ -96,7 +96,7 @@ struct MmaTransposedInputs {
   TCONV_DEVICE MmaTransposedInputs(const Element* x, int group, int batch, int depths, int rows, int columns)
       : map(batch, depths, rows, columns), x(mma_first_input<Layer, Tile>(x, group, map.plane)) {}
 
-  // Whatever is loaded from now on is of this block tile.
+  // Later loads are of this block tile.
   TCONV_DEVICE void begin(const BlockTilePosition& block_tile) {
     first = x + static_cast<long long>(block_tile.image) * map.channels * map.plane;
     const BlockTilePosition halo = halo_of<Shape>(block_tile);
@@ -112,7 +112,7 @@ struct MmaTransposedInputs {
     }
   }
 
-  // Asks for one of so many parts of a k-tile, if it is `wanted`.
+  // Asks for one of `parts` parts of a k-tile, if it is `wanted`.
   TCONV_DEVICE void load(int k_tile, bool wanted, int part, int parts, unsigned char*) {
     const long long channel_pitch = Tile::channels_last ? 1 : map.plane;
     const Element* const of_k_tile = first + k_tile * Shape::k_tile_channels * channel_pitch;
@@ -135,7 +135,7 @@ struct MmaTransposedInputs {
 
   TCONV_DEVICE void wait() {}
 
-  // Behind the last part of a k-tile: stores it.
+  // Comes after the last part of a k-tile: stores the k-tile.
   TCONV_DEVICE void end_k_tile(bool wanted, unsigned char* stage) const {
     if (!wanted) return;
 #pragma unroll
@@ -154,10 +154,10 @@ struct MmaTransposedInputs {
   }
 };
 
-// A thread's part of a block tile's inputs that lie channel by channel: some patches of some channels, copied as they
-// are, several k-tiles ahead. A warp rounds or transposes them when it loads its operands; 16-bit ones only where no
-// shift moves them along the row, as they are transposed eight by eight. (Before sm_90 a wait for weights is one for
-// all copies, so that only the next k-tile is on its way.)
+// A thread's part of inputs that are copied channel by channel: some patches of some channels, several k-tiles ahead.
+// Warps round or transpose them when they load fragments. 16-bit inputs are copied only where no shift moves along the
+// row, because eight aligned columns are transposed at once. Before sm_90, a wait for weights waits for all copies, so
+// only the next k-tile is in flight.
 template <class Layer, class Tile>
 struct MmaCopiedInputs {
   using Shape = MmaShape<Layer, Tile>;
@@ -175,7 +175,7 @@ struct MmaCopiedInputs {
   TCONV_DEVICE MmaCopiedInputs(const Element* x, int group, int batch, int depths, int rows, int columns)
       : map(batch, depths, rows, columns), x(mma_first_input<Layer, Tile>(x, group, map.plane)) {}
 
-  // Whatever is copied from now on is of this block tile.
+  // Later copies are of this block tile.
   TCONV_DEVICE void begin(const BlockTilePosition& block_tile) {
     first = x + static_cast<long long>(block_tile.image) * map.channels * map.plane;
     const BlockTilePosition halo = halo_of<Shape>(block_tile);
@@ -191,7 +191,7 @@ struct MmaCopiedInputs {
     }
   }
 
-  // Asks for one of so many parts of a k-tile, if it is `wanted`.
+  // Asks for one of `parts` parts of a k-tile, if it is `wanted`.
   TCONV_DEVICE void load(int k_tile, bool wanted, int part, int parts, unsigned char* stage) {
     if (!wanted) return;
     const int thread = static_cast<int>(threadIdx.x), first_patch = thread % lanes, first_channel = thread / lanes;
@@ -216,9 +216,9 @@ struct MmaCopiedInputs {
     }
   }
 
-  // Behind the last part of a k-tile.
+  // Comes after the last part of a k-tile.
   TCONV_DEVICE void end_k_tile(bool, unsigned char*) { copies.end_group(); }
-  // Returns when the oldest k-tile that was asked for has come.
+  // Waits until the thread's copies of the oldest k-tile in flight have landed.
   TCONV_DEVICE void wait() { copies.template wait<Shape::stages_ahead - 1>(); }
 };
 

@@ -1,50 +1,52 @@
-// mma: transposed convolution as a product of matrices on tensor cores, from sm_80 on.
+// mma: transposed convolution as an implicit GEMM on tensor cores, by mma.sync. From sm_80 on.
 //
-// Computes what `direct` computes. x and y are contiguous, or channels_last, and begin at multiples of 16 bytes;
-// `mma_weights` must have prepared the weights, which were contiguous and began there, too.
+// Computes the same as `direct`. x and y are contiguous or channels_last and begin at multiples of 16 bytes.
+// `mma_weights` prepares the weights before this kernel; they are contiguous and begin at such a multiple, too.
 //
-// The matrices. A position q owns stride_d * stride_h * stride_w neighbouring outputs, its phases, and each tap of each
-// phase reads the input at q - shift. So for all phases together
+// The matrices. A position q owns stride_d * stride_h * stride_w neighbouring outputs, its phases. Each tap of each
+// phase reads the input at q - shift. For all phases together:
 //
 //     rows (phase, output channel)  x  depth (shift, input channel)   weights, 0 where a phase has no tap at a shift
 //   * depth                         x  columns (position)             inputs, moved by the shift
 //   = rows                          x  columns                        outputs, position by position
 //
-// Where the kernel is a multiple of the stride every phase has a tap at every shift. Elsewhere a tile of 16 rows of one
-// phase leaves out the shifts at which the phase has no tap.
+// If the kernel is a multiple of the stride, every phase has a tap at every shift. If not, a tile of 16 rows of one
+// phase skips the shifts at which this phase has no tap. A tile of several phases multiplies zeros there.
 //
-//     Warps: wide = 2, high = 2                       a block owns a block tile of positions: images x depths x rows x
-//                  positions                          columns of them (`BlockTile`), numbered one after the other;
-//              ............ ............              numbers beyond the block tile repeat the first position and are
-//              not
-//        rows  : warp 0   : : warp 2   :              stored. A warp owns row_tiles tiles of 16 rows by position_tiles
-//              :..........: :..........:              tiles of 8 positions. Neighbouring row tiles are the phases of
-//              : warp 1   : : warp 3   :              the same channels, the column phase running fastest: a warp
-//              :..........: :..........:              mostly has whole rows of outputs.
+//     Warps: wide = 2, high = 2          A block owns a block tile of positions: images x depths x rows x columns
+//                  positions             (`BlockTile`). Positions are numbered; numbers beyond the block tile repeat
+//              ............ ............ its first position and are not stored.
+//        rows  : warp 0   : : warp 2   :
+//              :..........: :..........: A warp owns row_tiles tiles of 16 rows by position_tiles tiles of 8 positions.
+//              : warp 1   : : warp 3   : Neighbouring row tiles are the phases of the same channels, phases along the
+//              :..........: :..........: width fastest. So a warp mostly has whole rows of outputs.
 //
-// Shared memory, in this order; stages go round, the one read while another is written:
+// Shared memory, in this order. Stages go round: one is read while another is written.
 //
-//   | stages of inputs: the block tile with the halo     | stages of weights: as the lanes want them, | what tells when
-//   | around it, a k-tile of channels; 0 outside   | a fragment is one load of 16 bytes         | weights have landed
+//   | stages of inputs: the block tile with the halo | stages of weights, as fragments: a lane  | mbarrier: weights
+//   | around it, a k-tile of channels; 0 outside     | loads 16 bytes of a fragment at once     | have landed
 //
-// Moving by a shift is adding a constant to a place. At the end warps put their outputs into the order of memory, in
-// place of the stages or behind them.
+// A shift adds a constant to a place in a stage. At the end, warps put their outputs into the order of global memory,
+// in shared memory: in place of the stages or, if weights are resident, after them.
 //
-//     step n:    wait; barrier; ask for the weights of step n+1;  multiply  ;  the next k-tile's inputs, if this
-//                               and, of a new k-tile, for the                   is the k-tile's last step
-//                               next k-tile's inputs
+// A step is one k-tile at one group of shifts:
 //
-// A step is one k-tile of channels and one group of shifts. The wait is for its weights and, of a new k-tile, its
-// inputs; behind the barrier those of all threads are there, and nobody reads the stages of the step before any more.
+//     wait: the step's weights, and ; barrier ; ask for the weights of the ; multiply ; at the end of a k-tile,
+//     a new k-tile's inputs, have               next step; in a new k-tile,             store the next k-tile's
+//     landed                                    also for the next inputs                inputs in their stage
 //
-// The kernel may begin while its weights are prepared, and waits for them itself. Whatever it reads before that was
-// there when the preparing kernel began, and it writes nothing.
+// After the barrier, every thread sees what all threads have loaded, and no thread reads the stages of the step before,
+// so these may be written.
 //
-// Not-a-number: an input outside the map counts as 0, and so does a weight that a phase does not have: an infinite or
-// NaN input reaches all outputs of the positions that read it, an infinite or NaN weight also those at the border.
+// The kernel may begin while its weights are prepared; it waits before it reads them. Before that wait it reads only
+// data that was there when the preparing kernel began, and it stores nothing.
 //
-// Sizes: the channels of a block tile's inputs and 32 planes of outputs must stay below 2^31 unless wide_index, as
-// channels that a lane stores are up to so many apart; the rest is 64-bit.
+// Not-a-number: inputs outside the map count as 0, and so do weights where a phase has no tap. So an infinite or NaN
+// input can reach all phases of the positions that read it. An infinite or NaN weight also reaches outputs whose input
+// is outside the map.
+//
+// Sizes: the channels of a block tile's inputs, and 32 planes of outputs, which a lane's channels may span, must stay
+// below 2^31 unless wide_index; the rest is 64-bit.
 #pragma once
 #include "mma/columns.cuh"
 #include "mma/inputs.cuh"
@@ -54,8 +56,7 @@
 
 namespace tconv {
 
-// Goes through the shifts of a k-tile where their numbers are not known to the compiler: `Shape::halo_offset` in bytes,
-// without dividing.
+// Goes through the shifts of a k-tile where they are a loop: `Shape::halo_offset` in bytes, without divisions.
 template <class Layer, class Tile>
 struct MmaCursor {
   using Shape = MmaShape<Layer, Tile>;
@@ -80,9 +81,9 @@ struct MmaCursor {
   }
 };
 
-// Multiplies a step of a k-tile of channels at one shift, at which inputs lie `moved` bytes behind those at the highest
-// one. `weights` points to the lane's fragment of the step and the warp's first row tile, `places` are the lane's, at
-// the highest shift.
+// Multiplies a step of a k-tile at one shift. `moved` is the distance in bytes from the input at the highest shift to
+// the input at this shift. `weights` points to the lane's fragment of the step in the warp's first row tile. `places`
+// are the lane's places at the highest shift.
 template <class Layer, class Tile>
 TCONV_DEVICE void mma_multiply(MmaAccumulators<Layer, Tile>& accumulators, int shift, int moved, int first_row_tile,
                                const unsigned char* weights,
@@ -93,7 +94,7 @@ TCONV_DEVICE void mma_multiply(MmaAccumulators<Layer, Tile>& accumulators, int s
 #pragma unroll
   for (int i = 0; i < Tile::Warps::row_tiles; ++i) {
     if (!Shape::has_taps(shift, (Shape::phases_known ? i : first_row_tile + i) % Shape::phase_tiles)) continue;
-    // Of exact products the small ones come first.
+    // Exact products: the small ones come first.
 #pragma unroll
     for (int row_plane = Shape::planes - 1; row_plane >= 0; --row_plane) {
       const Vector<unsigned, 4> row = *reinterpret_cast<const Vector<unsigned, 4>*>(
@@ -118,7 +119,7 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
   const int warp_high = warp % Tile::Warps::high, warp_wide = warp / Tile::Warps::high % Tile::Warps::wide;
   const int first_step = warp / Shape::warps * Tile::Pipeline::k_tile_steps;  // of each k-tile, for the warp's set
 
-  // Blocks with the same inputs follow each other.
+  // Blocks with the same inputs are neighbours.
   const int weight_set = static_cast<int>(blockIdx.x) % Shape::weight_sets;
   const int group = weight_set / Shape::row_blocks, row_block = weight_set % Shape::row_blocks;
   const int first_row_tile = row_block * Shape::block_row_tiles + warp_high * Tile::Warps::row_tiles;
@@ -130,7 +131,7 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
   int number = static_cast<int>(blockIdx.x) / Shape::weight_sets;
   const int block_tiles_together = static_cast<int>(gridDim.x) / Shape::weight_sets;
 
-  // Of inputs, the k-tile that is asked for next, and of which block tile.
+  // The k-tile of inputs that is asked for next, and its block tile.
   MmaInputs<Layer, Tile> inputs(x, group, batch, input_depth, input_height, input_width);
   int k_tile_ahead = 0, number_ahead = number;
   const auto is_there = [&] {
@@ -143,8 +144,8 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
     inputs.end_k_tile(is_there(), shared + stage);
     ++k_tile_ahead;
     if (!Tile::Pipeline::resident || k_tile_ahead < Shape::k_tiles) return;
-    // Weights that stay: there are fewer blocks than block tiles, and the next block tile's first inputs are on their
-    // way while the last k-tile of this one is multiplied.
+    // Resident weights: a block computes several block tiles. The next one's first inputs are in flight while this
+    // one's last k-tile is multiplied.
     k_tile_ahead = 0;
     number_ahead += block_tiles_together;
     if (is_there()) inputs.begin(block_tiles.block_tile(number_ahead));
@@ -152,7 +153,7 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
   inputs.begin(block_tiles.block_tile(number));
   ask(0, 1, 0);
 
-  // Where the inputs of the lane's positions lie in a stage, in bytes.
+  // Where the inputs of the lane's positions lie in a stage, at the highest shift, in bytes.
   int places[Shape::lane_places];
 #pragma unroll
   for (int i = 0; i < Shape::lane_places; ++i) {
@@ -182,7 +183,7 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
   MmaWeightStages<Layer, Tile> weights(
       reinterpret_cast<const unsigned char*>(weight) + weight_set * Shape::block_weight_bytes, weight_stages,
       shared + Shape::barrier_at, row_block);
-  wait_for_kernel_before();  // which prepared the weights
+  wait_for_kernel_before();  // it prepares the weights
   weights.ask();
   end_asking(0);
 #pragma unroll
@@ -193,7 +194,7 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
   if (Tile::Pipeline::resident) weights.copy.wait();
 
   MmaAccumulators<Layer, Tile> accumulators;
-  int input_stage = 0, weight_stage = 0;  // where they begin, in bytes
+  int input_stage = 0, weight_stage = 0;  // where the stages begin, in bytes
   do {
     mma_clear<Layer, Tile>(accumulators);
 #pragma unroll 1
@@ -232,7 +233,7 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
             }
           }
           if (Shape::exact) {
-            // The tensor core drops bits of long sums: they leave it every 32 channels.
+            // The tensor core drops bits of long sums, so sums leave it every 32 channels.
 #pragma unroll
             for (int i = 0; i < Tile::Warps::row_tiles; ++i)
 #pragma unroll

@@ -1,4 +1,4 @@
-// mma: what becomes of a warp's accumulators. `mma.cuh` has the picture.
+// mma: the epilogue, from a warp's accumulators to outputs in global memory. `mma.cuh` has the picture.
 #pragma once
 #include "mma/accumulators.cuh"
 #include "primitives/block_tiles.cuh"
@@ -6,10 +6,9 @@
 
 namespace tconv {
 
-// A subtile of a warp's outputs: its accumulators of some row tiles and some position tiles, as
-// `staged[row][position]` in the warp's part of shared memory, go to memory in the order in which they lie there. The
-// row tiles hold `slots` neighbouring phases of the same channels, from `first_slot` on; where the tile allows it they
-// are whole rows of outputs.
+// A subtile of a warp's outputs: some row tiles by some position tiles. The warp stages it as `staged[row][position]`
+// in its part of shared memory, and stores it in the order of global memory. The row tiles hold `slots` neighbouring
+// phases of the same channels, from `first_slot` on. Where the tile allows it, these are whole rows of outputs.
 template <class Layer, class Tile, class Program>
 struct MmaSubtile {
   using Shape = MmaShape<Layer, Tile>;
@@ -20,15 +19,15 @@ struct MmaSubtile {
   using Width = typename Shape::Width;
   static constexpr int slots = Shape::subtile_slots;
   static constexpr int places = 8 * Shape::subtile_position_tiles, pitch = Shape::subtile_pitch / Shape::staged_bytes;
-  // Neighbouring column phases, and how many times as many a subtile has.
+  // Neighbouring phases along the width, and how many such runs a subtile has.
   static constexpr int run = slots < Width::stride ? slots : Width::stride, runs = ceil_div(slots, run);
   static constexpr int most = 16 / Shape::item_bytes;
-  // Outputs of a row that a subtile has side by side: all of a row of its block tile, or a part of each position's.
+  // How many outputs of a row a subtile has side by side: a whole row of its block tile, or a part of each position's.
   static constexpr int side_by_side = Shape::subtile_row_tiles == Shape::phase_tiles || slots % Width::stride == 0
                                           ? Tile::BlockTile::columns * Width::stride
                                       : Width::stride % slots == 0 ? slots
                                                                    : 1;
-  // How many outputs of one row, or channels of one output, may be stored at once, if rows are aligned.
+  // The most outputs of a row, or channels of an output, that are stored at once, if rows are aligned.
   static constexpr int row_width =
       greatest_common_divisor(greatest_common_divisor(side_by_side, Tile::BlockTile::origin), most);
   static constexpr int channel_width =
@@ -45,7 +44,7 @@ struct MmaSubtile {
     return slot / Shape::tile_phases * 16 + slot % Shape::tile_phases * Tile::channels + channel;
   }
 
-  // Where the output of a phase at one of the subtile's positions lies in its plane, and its image; false if nowhere.
+  // Where the output of a phase at a position of the subtile lies: image, and offset in a plane. False if nowhere.
   TCONV_DEVICE bool find(int place, int phase, int& sample, Index& offset) const {
     const int number = first_number + place;
     const BlockTilePosition in_block_tile =
@@ -62,8 +61,8 @@ struct MmaSubtile {
            in_range(row, rows) && in_range(column, columns);
   }
 
-  // Stores neighbouring outputs of a channel, or of channels from one on, if they are present. By a program others are
-  // computed as well: in a branch, an output's loads and arithmetic would wait until the output before is stored.
+  // Stores neighbouring outputs of a channel, or neighbouring channels of an output, if they are present. A program
+  // computes absent ones, too: in a branch, an output's loads and arithmetic would wait for the store before.
   template <int width>
   TCONV_DEVICE void put(Element* to, const Vector<Staged, width>& together, int channel, bool present) const {
     if (Layer::has_program) {
@@ -79,12 +78,12 @@ struct MmaSubtile {
     }
   }
 
-  // Neighbouring lanes store neighbouring outputs of a row, `width` each; where there are too few, of several channels.
+  // Neighbouring lanes store neighbouring outputs of a row, `width` each. If a row has too few, lanes share channels.
   template <int width>
   TCONV_DEVICE void store_rows() const {
     constexpr int items = places * run / width;
     constexpr int item_lanes = items >= 32 ? 32 : power_of_two_from(items), channel_lanes = 32 / item_lanes;
-    // Of one phase, lying side by side.
+    // Outputs of one phase, at neighbouring positions, that a lane reads at once.
     constexpr int neighbours = width % run == 0 ? width / run : 1;
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const Index plane = static_cast<Index>(depths) * rows * columns;
@@ -157,7 +156,7 @@ struct MmaSubtile {
   }
 };
 
-// Stores the outputs of a warp, from `y` on, the first of the block's group, through the warp's part of shared memory.
+// Stores the outputs of a warp through its part of shared memory. `y` is the first output of the block's group.
 template <class Layer, class Tile, class Program>
 TCONV_DEVICE void mma_store(const MmaAccumulators<Layer, Tile>& accumulators, const Epilogue<Layer, Program>& epilogue,
                             unsigned char* shared, typename Layer::Element* y, const BlockTilePosition& block_tile,
@@ -169,7 +168,7 @@ TCONV_DEVICE void mma_store(const MmaAccumulators<Layer, Tile>& accumulators, co
   constexpr int subtiles = groups * (Tile::Warps::position_tiles / Shape::subtile_position_tiles);
   constexpr int pitch = MmaSubtile<Layer, Tile, Program>::pitch;
   Staged* const staged = reinterpret_cast<Staged*>(shared);
-  // A thread has rows lane / 4 and lane / 4 + 8 of each tile, and two neighbouring positions.
+  // A lane has rows lane / 4 and lane / 4 + 8 of each tile, at two neighbouring positions.
   const int lane = static_cast<int>(threadIdx.x) % 32;
 
 #pragma unroll 1
@@ -177,7 +176,7 @@ TCONV_DEVICE void mma_store(const MmaAccumulators<Layer, Tile>& accumulators, co
     const int row_tile = first_row_tile + subtile % groups * Shape::subtile_row_tiles;
     const int first_channel = row_tile / Shape::phase_tiles * Tile::channels;
     __syncwarp();
-    // Registers have no numbers at run time: the subtile's are found among all.
+    // Registers cannot be indexed at run time: each subtile has its own copy of this code.
 #pragma unroll
     for (int known = 0; known < subtiles; ++known) {
       if (known != subtile) continue;

@@ -1,5 +1,5 @@
-// mma: the weights: put into the order in which the warps load them, and on their way there. `mma.cuh` has the
-// picture.
+// mma: the weights. A kernel prepares them as fragments, in the order of a block's steps; the main kernel loads them.
+// `mma.cuh` has the picture.
 #pragma once
 #include "mma/factors.cuh"
 #include "mma/shape.cuh"
@@ -8,9 +8,10 @@
 
 namespace tconv {
 
-// Tiles of rows of one phase: a thread loads some neighbouring taps of the filters of its lane's two rows, so that
-// what it loads lies side by side in memory. A tap is one phase at one shift. Gaps, the pairs without a tap, become
-// zeros where they are loaded to shared memory with the others, though nobody looks at them.
+// Prepares weights where a tile of rows has one phase. A thread loads some neighbouring taps of the filters of its
+// lane's two rows, because these taps are neighbours in memory. Each tap is a pair: one phase at one shift. Pairs
+// without a tap are gaps. They become zeros if they are loaded to shared memory with the others, though nobody
+// multiplies them.
 template <class Layer, class Tile>
 struct MmaFilters {
   using Shape = MmaShape<Layer, Tile>;
@@ -26,7 +27,7 @@ struct MmaFilters {
   Element* prepared;
   int group, step, channel_tile, lane;
 
-  // The number of a phase and that of a shift.
+  // A phase and a shift, by number.
   struct Pair {
     int phase, shift;
   };
@@ -43,7 +44,7 @@ struct MmaFilters {
             (depth.shift * Shape::HeightShifts::count + row.shift) * Shape::WidthShifts::count + column.shift};
   }
 
-  // A pair's vector, of one plane; of a tile beyond the last, nothing.
+  // Writes a pair's vector of one plane. Tiles beyond the last are not written.
   TCONV_DEVICE void put(const Pair& pair, int plane, const Factors& factors) const {
     const int tile = channel_tile * Shape::phase_tiles + pair.phase;
     if (tile >= Shape::row_blocks * Shape::block_row_tiles) return;
@@ -89,7 +90,7 @@ struct MmaFilters {
     }
   }
 
-  // Gaps, shared by the threads that load the taps of the same filters.
+  // Writes zeros to gaps. The threads that load taps of the same filters share the work.
   TCONV_DEVICE void clear_gaps(int number, int threads) const {
     for (int pair = number; pair < Shape::phases * Shape::shifts; pair += threads)
       if (!Shape::has_taps(pair % Shape::shifts, pair / Shape::shifts))
@@ -98,7 +99,7 @@ struct MmaFilters {
   }
 };
 
-// Tiles of rows of several phases: a thread loads one vector of 16 bytes.
+// Prepares one 16-byte vector, where a tile of rows has several phases.
 template <class Layer, class Tile>
 TCONV_DEVICE void mma_weights_of_phases(const typename Layer::Element* weight, typename Layer::Element* prepared,
                                         long long vector) {
@@ -142,7 +143,7 @@ TCONV_DEVICE void mma_weights_of_phases(const typename Layer::Element* weight, t
   reinterpret_cast<Factors*>(prepared)[vector] = factors;
 }
 
-// Puts the weights into the order in which the warps load them, by one thread for each of `Shape::preparing_items`.
+// Prepares the weights, with one thread for each of `Shape::preparing_items`.
 template <class Layer, class Tile>
 TCONV_DEVICE void mma_weights(const typename Layer::Element* weight, typename Layer::Element* prepared) {
   using Shape = MmaShape<Layer, Tile>;
@@ -164,12 +165,12 @@ TCONV_DEVICE void mma_weights(const typename Layer::Element* weight, typename La
     filters.clear_gaps(tap_group, Shape::taps / Tile::taps_together);
 }
 
-// The prepared weights on their way to shared memory. They lie in memory in the order of a block's steps, and come into
-// one stage after the other; resident ones come into all stages at once.
+// Loads the prepared weights to shared memory. They lie in global memory in the order of a block's steps, and fill one
+// stage after the other. Resident weights fill all stages at once.
 template <class Layer, class Tile>
 struct MmaWeightStages {
   using Shape = MmaShape<Layer, Tile>;
-  // A piece is a tile of rows at a shift, where those without taps are left out.
+  // A piece of a copy is a tile of rows at a shift. Pieces without a tap are left out.
   struct WithTaps {
     int first_shift, first_row_tile;
 
