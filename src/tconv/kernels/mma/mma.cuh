@@ -10,8 +10,9 @@
 //   * depth                         x  columns (position)             inputs, moved by the shift
 //   = rows                          x  columns                        outputs, position by position
 //
-// If the kernel is a multiple of the stride, every phase has a tap at every shift. If not, a tile of 16 rows of one
-// phase skips the shifts at which this phase has no tap. A tile of several phases multiplies zeros there.
+// Another stride changes how many phases there are, and which phase has a tap at which shift. If the kernel is a
+// multiple of the stride, every phase has a tap at every shift. If not, a tile of 16 rows of one phase skips the shifts
+// at which this phase has no tap. A tile of several phases multiplies zeros there.
 //
 //     Warps: wide = 2, high = 2          A block owns a block tile of positions: images x depths x rows x columns
 //                  positions             (`BlockTile`). Positions are numbered; numbers beyond the block tile repeat
@@ -31,15 +32,18 @@
 //
 // A step is one k-tile at one group of shifts:
 //
-//     wait: the step's weights, and ; barrier ; ask for the weights of the ; multiply ; at the end of a k-tile,
-//     a new k-tile's inputs, have               next step; in a new k-tile,             store the next k-tile's
-//     landed                                    also for the next inputs                inputs in their stage
+//     wait: the step's weights, and ; barrier ; ask for the weights of the ; multiply ; at the end of a k-tile, store
+//     a new k-tile's inputs, have               next step; in a new k-tile,             the next k-tile's inputs in
+//     landed                                    also for the next inputs                their stage, unless copied
 //
 // After the barrier, every thread sees what all threads have loaded, and no thread reads the stages of the step before,
 // so these may be written.
 //
 // The kernel may begin while its weights are prepared; it waits before it reads them. Before that wait it reads only
 // data that was there when the preparing kernel began, and it stores nothing.
+//
+// Rounding: weights when they are prepared; inputs on their way into a stage or, if copied, from it to fragments;
+// outputs once, after the epilogue.
 //
 // Not-a-number: inputs outside the map count as 0, and so do weights where a phase has no tap. So an infinite or NaN
 // input can reach all phases of the positions that read it. An infinite or NaN weight also reaches outputs whose input
@@ -183,7 +187,7 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
   MmaWeightStages<Layer, Tile> weights(
       reinterpret_cast<const unsigned char*>(weight) + weight_set * Shape::block_weight_bytes, weight_stages,
       shared + Shape::barrier_at, row_block);
-  wait_for_kernel_before();  // it prepares the weights
+  wait_for_kernel_before();  // that kernel prepares the weights
   weights.ask();
   end_asking(0);
 #pragma unroll

@@ -82,8 +82,8 @@ struct MmaShape {
   static constexpr bool every_phase_has_every_shift =
       static_cast<long long>(phases) * shifts == static_cast<long long>(Depth::kernel) * Height::kernel * Width::kernel;
 
-  // Exact accumulators leave the tensor core every 32 channels, where several shifts may be added up. They leave it
-  // sooner if most channels of a step are padding: a sum of few products is large compared with each of them, so the
+  // Exact accumulators leave the tensor core every 32 channels, counted over several shifts. They leave it sooner
+  // if most channels of a step are padding: a sum of few products is large compared with each of them, so the
   // bits that the tensor core drops would show.
   static constexpr bool sums_several_shifts =
       exact && (Tile::Pipeline::k_tile_steps < 4) && (Layer::group_in_channels >= step_channels);
@@ -224,7 +224,7 @@ struct MmaShape {
                                                          : vector_items;
   static constexpr int thread_loads = thread_patches * thread_channels;
   // A few loads are asked for in parts, between the first products of the k-tile before: fragments take the same path.
-  // Many would come too late, so all are asked for at once; so are they where shifts are a loop.
+  // Many would come too late, so all are asked for at once. The same holds where shifts are a loop.
   static constexpr int input_parts =
       unrolled && thread_loads <= 16 ? ceil_div(shifts * Tile::Pipeline::k_tile_steps, 2) : 0;
 

@@ -176,7 +176,7 @@ TCONV_DEVICE void mma_store(const MmaAccumulators<Layer, Tile>& accumulators, co
     const int row_tile = first_row_tile + subtile % groups * Shape::subtile_row_tiles;
     const int first_channel = row_tile / Shape::phase_tiles * Tile::channels;
     __syncwarp();
-    // Registers cannot be indexed at run time: each subtile has its own copy of this code.
+    // Registers cannot be indexed at run time: each subtile has its own copy of the code that stages it.
 #pragma unroll
     for (int known = 0; known < subtiles; ++known) {
       if (known != subtile) continue;

@@ -74,7 +74,7 @@ struct WgmmaWork {
   }
   TCONV_DEVICE int group() const { return Layer::groups == 1 ? 0 : weight_set() / Shape::row_blocks; }
   TCONV_DEVICE BlockTilePosition block_tile() const { return block_tiles.block_tile(number / Shape::weight_sets); }
-  // The first input that the block tile reads, or that lies before its image.
+  // The halo's first input, which may lie outside the image.
   TCONV_DEVICE BlockTilePosition halo() const {
     const BlockTilePosition from = block_tile();
     if (!Shape::alone) return halo_of<Shape>(from);

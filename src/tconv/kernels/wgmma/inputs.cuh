@@ -76,7 +76,7 @@ TCONV_DEVICE void wgmma_copy_patches(Copies& copies, int thread, int k_tile, con
   }
 }
 
-// Loads inputs that lie channel by channel in a stage, too.
+// Loads inputs that are copied channel by channel.
 template <class Layer, class Tile>
 TCONV_DEVICE void wgmma_load_channels(const WgmmaWork<Layer, Tile>& first_work, int thread, unsigned char* shared,
                                        unsigned char* barriers, const typename Layer::Element* x, int batch, int depths,

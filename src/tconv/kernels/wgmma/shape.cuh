@@ -52,16 +52,16 @@ struct WgmmaShape {
   static constexpr int taps = Depth::kernel * Height::kernel * Width::kernel;
   // The kinds of blocks. Tile::phases is the number of phases that a block has.
   //
-  //   kind          phases of a block                 a visit is                       a product has
-  //   uniform       some; all phases of the layer     one shift                        all phases of the block
-  //                 have a tap at every shift
-  //   known         all of the layer                  one shift                        one phase, if it has a tap there
-  //   alone, not    one along depth and height, all   one tap along depth and height   one phase along the width, if it
-  //   single        along the width                   at one shift along the width     has a tap there
-  //   single, also  one                               one tap of this phase            the phase
-  //   alone
+  //   kind      phases of a block                    a visit is                     a product has
+  //   uniform   some; every phase of the layer has   one shift                      all phases of the block
+  //             a tap at every shift
+  //   known     all of the layer                     one shift                      one phase
+  //   alone     one along depth and height; along    one tap along depth and        one phase along the width
+  //             the width all, or one (`single`)     height, at one shift along
+  //                                                  the width
+  //   single    one; the block is `alone`, too       one tap                        the phase
   //
-  // Where a phase may lack a tap, the compiler knows the product and the shift, and leaves the product out.
+  // At a shift, a phase of a `known` or `alone` block may have no tap: the compiler leaves the product out.
   static constexpr bool uniform = static_cast<long long>(phases) * shifts == taps;
   static constexpr bool known = !uniform && Tile::phases == phases;
   static constexpr bool alone = !uniform && !known;
@@ -130,7 +130,7 @@ struct WgmmaShape {
   static constexpr bool unaligned = transposed && Tile::patch_columns == 1;
   static constexpr bool by_place = inputs_last && Layer::group_in_channels % vector_items == 0;
   // How many columns of a row's first patch come before the halo's first column. `highest` is the highest shift along
-  // the width of the block's phases. Below, the most such columns together with the halo, over all blocks.
+  // the width of the block's phases. The second function: the most such columns and halo together.
   static TCONV_CONSTANT int patch_lead(int highest) {
     return (-highest % Tile::patch_columns + Tile::patch_columns) % Tile::patch_columns;
   }
@@ -238,8 +238,8 @@ struct WgmmaShape {
   static constexpr int channel_width = !Tile::channels_last                           ? 2
                                        : vector_items < 4 || Tile::channels % 32 != 0 ? 4
                                                                                       : vector_items;
-  // The row of a block's weights that holds a channel. A thread has two of each eight rows; channels are dealt out such
-  // that those of a thread are neighbours.
+  // The row of a block's weights that holds a channel. A thread has two of each eight rows; rows are dealt out such
+  // that a thread's channels are neighbours.
   static TCONV_CONSTANT int row_of(int channel) {
     const int in_group = channel % (4 * channel_width), own = in_group % channel_width;
     return channel - in_group + own / 2 * 8 + in_group / channel_width * 2 + own % 2;

@@ -136,7 +136,7 @@ struct WgmmaStore {
   };
 
   // What the program reads for a subtile, loaded before the subtile is staged, so that these loads do not wait for a
-  // barrier. All steps are read ahead, or none if a thread has several items, or more outputs than registers.
+  // barrier. All steps are read ahead, or none: if a thread has several items, or too many outputs for registers.
   template <int width>
   struct Ahead {
     static constexpr int steps =

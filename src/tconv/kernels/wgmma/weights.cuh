@@ -106,7 +106,7 @@ TCONV_DEVICE void wgmma_weights(const typename Layer::Element* weight, typename 
   if (Tile::prepared_inputs) wait_for_kernel_before();
 }
 
-// Loads weights, in one thread of the warp that does so, visit by visit. Waits until the products that read a stage are
+// Loads weights, visit by visit. One thread of warp 8 does this. It waits until the products that read a stage are
 // done (the barrier "empty"). The copy's bytes complete the barrier "full".
 template <class Layer, class Tile>
 TCONV_DEVICE void wgmma_load_weights(const WgmmaWork<Layer, Tile>& first_work, unsigned char* shared,

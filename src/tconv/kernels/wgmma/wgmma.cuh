@@ -36,11 +36,13 @@
 //
 // Waits. A consumer waits for the mbarrier "full": a producer's copies have landed. A producer waits for "empty": the
 // inputs are in the consumers' registers, or the products that read the weights are done. A consumer has two batches of
-// products on their way; wgmma.wait_group waits for the older one before the consumer loads new fragments over its
-// fragments. Named barriers 1 and 2 enclose the outputs that warpgroup 0 or 1 stages. Named barrier 3 joins warps 9-11.
+// products on their way; wgmma.wait_group waits for the older batch before the consumer overwrites its fragments.
+// Named barriers 1 and 2 enclose the outputs that warpgroup 0 or 1 stages. Named barrier 3 joins warps 9-11.
 //
 // The kernel may begin while its weights are prepared; it waits before it reads them. Before that wait it reads only
 // data that was there when the preparing kernel began, and it stores nothing.
+//
+// Rounding: weights when they are prepared, inputs from shared memory to fragments, outputs once, after the epilogue.
 //
 // Not-a-number: an input outside the map counts as 0. An infinite or NaN input or weight reaches the outputs that
 // depend on it. Such a weight also reaches outputs whose input is outside the map, as 0 * infinity.
@@ -64,10 +66,10 @@ struct WgmmaConsumer {
   using DepthShifts = typename Shape::DepthShifts;
   using HeightShifts = typename Shape::HeightShifts;
   using WidthShifts = typename Shape::WidthShifts;
-  // With few rows, the tensor core would wait for fragments. Then tiles are stacked along the rows of the map: tile i
-  // has every `position_tiles`-th row from the i-th on. At the next shift along the height, a tile reads the inputs
-  // that its neighbour, tile i + 1 or i - 1, reads now. So a fragment is loaded once for all of these shifts, and its
-  // place is the place of tile 0 moved by rows.
+  // With few rows of weights, the tensor core would wait for fragments. Then tiles are stacked along the rows of the
+  // map: tile i has every `position_tiles`-th row from the i-th on. At the next shift along the height, a tile reads the
+  // inputs that its neighbour, tile i + 1 or i - 1, reads now. So a fragment is loaded once for all of these shifts, and
+  // its place is the place of tile 0 moved by rows.
   static constexpr int placed_tiles = Tile::stacked ? 1 : Tile::position_tiles;
   static constexpr int halves = Shape::by_channel && !Shape::straight ? 2 : 1;
 
@@ -341,7 +343,7 @@ TCONV_DEVICE void wgmma(const typename Layer::Element* x, const typename Layer::
   };
   if (warp < 4 * Shape::consumers) {
     take_registers<Shape::consumer_registers>();
-    wait_for_kernel_before();  // it may still write where the outputs go
+    wait_for_kernel_before();  // that kernel may still write where outputs go
     WgmmaConsumer<Layer, Tile> consumer(shared, warp, lane);
     for (Work work = first_work(); work.is_left(); work.next()) {
       consumer.block_tile(work.first_phase());
@@ -374,7 +376,7 @@ TCONV_DEVICE void wgmma(const typename Layer::Element* x, const typename Layer::
   } else {
     give_registers<Shape::producer_registers>();
     if (warp == 4 * Shape::consumers) {
-      wait_for_kernel_before();  // it prepares the weights
+      wait_for_kernel_before();  // that kernel prepares the weights
       if (lane == 0)
         wgmma_load_weights<Layer, Tile>(first_work(), shared, weight_barriers,
                                          reinterpret_cast<const unsigned char*>(weight));
