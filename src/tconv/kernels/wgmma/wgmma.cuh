@@ -67,9 +67,9 @@ struct WgmmaConsumer {
   using HeightShifts = typename Shape::HeightShifts;
   using WidthShifts = typename Shape::WidthShifts;
   // With few rows of weights, the tensor core would wait for fragments. Then tiles are stacked along the rows of the
-  // map: tile i has every `position_tiles`-th row from the i-th on. At the next shift along the height, a tile reads the
-  // inputs that its neighbour, tile i + 1 or i - 1, reads now. So a fragment is loaded once for all of these shifts, and
-  // its place is the place of tile 0 moved by rows.
+  // map: tile i has every `position_tiles`-th row from the i-th on. At the next shift along the height, a tile reads
+  // the inputs that its neighbour, tile i + 1 or i - 1, reads now. So a fragment is loaded once for all of these
+  // shifts, and its place is the place of tile 0 moved by rows.
   static constexpr int placed_tiles = Tile::stacked ? 1 : Tile::position_tiles;
   static constexpr int halves = Shape::by_channel && !Shape::straight ? 2 : 1;
 
