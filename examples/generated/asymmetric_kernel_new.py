@@ -271,7 +271,7 @@ def _define(space):
     return defined
 
 # What torch.compile and dispatch modes see, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_2538478da7599ca5")
+_OPERATOR = _define("tconv_d26eef4cab688765")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them
@@ -505,52 +505,54 @@ def get_init_inputs():
 _CUDA = {
     "wgmma": r"""
 namespace tconv {
-// wgmma: transposed convolution as a product of matrices (implicit GEMM) on the tensor cores of Hopper, by
-// wgmma.mma_async: sm_90a alone.
+// wgmma: transposed convolution as an implicit GEMM on the tensor cores of Hopper, by wgmma.mma_async. Only sm_90a.
 //
-// For 16-bit types and float32, rounded to TF32 or exact. x and y are contiguous, or channels_last, and begin at
-// multiples of 16 bytes; `wgmma_weights` must have prepared the weights, which were contiguous and began there, too,
-// and `wgmma_inputs` those inputs whose tile says so.
+// Types: 16 bits, and float32 rounded to TF32 or exact. x and y are contiguous or channels_last and begin at multiples
+// of 16 bytes. `wgmma_weights` prepares the weights before this kernel; they are contiguous and begin at such a
+// multiple, too. If Tile::prepared_inputs, `wgmma_inputs` prepares the inputs.
 //
-// The matrices. A position q owns stride_d * stride_h * stride_w neighbouring outputs, its phases, and each tap of each
-// phase reads the input at q - shift. A block owns a block tile of positions and some output channels of some phases:
+// The matrices. A position q owns stride_d * stride_h * stride_w neighbouring outputs, its phases. Each tap of each
+// phase reads the input at q - shift. A block owns a block tile of positions, and some output channels of some phases:
 //
 //               input channels                rows: phases, output channels
 //              ................            ................................
-//   positions  : warpgroup 0  :     x      :  weights, read from shared   :     = accumulators, in registers, of
+//   positions  : warpgroup 0  :     x      :  weights, read from shared   :     = accumulators, in registers:
 //   64 a tile  :..............:  channels  :  memory by the tensor core   :       positions x rows
 //              : warpgroup 1  :            :..............................:
 //              :..............:            both warpgroups read the same
 //              from shared memory by way
 //              of registers, rounded there
 //
-// These products are added over all k-tiles of input channels, and for each over all visits: shifts, or taps. Another
-// stride changes how many phases there are, and which of them has a tap at which shift. Positions are the first factor
-// because that may come from registers: a lane finds each position's inputs wherever they lie, so a block tile has any
-// form, and inputs lie in shared memory as they do in global memory.
+// A block adds these products over all k-tiles of input channels, and in each k-tile over its visits. A visit is the
+// work with one stage of weights: one shift, or, in blocks with few phases, one tap. Another stride changes how many
+// phases there are, and which phase has a tap at which shift. Positions are the first factor because wgmma takes that
+// one from registers: a lane can load its positions' inputs from any address. So a block tile has any form, and inputs
+// lie in shared memory as they do in global memory.
 //
-// The warps, and what they do for one block tile after the other; there are as many blocks as multiprocessors:
+// The warps. There are at most as many blocks as multiprocessors; each block computes several block tiles in turn:
 //
-//   0-3, 4-7   consumers, two warpgroups: multiply, 64 positions of each tile by all rows, and store the outputs
-//   8          producer of weights: those of one visit after the other, by cp.async.bulk
-//   9-11       producers of inputs: of the block tile and the halo around it one k-tile of channels after the other
+//   0-3, 4-7   consumers, two warpgroups: each multiplies 64 positions of each tile by all rows and stores the outputs
+//   8          producer of weights: one lane loads the weights of visit after visit, by cp.async.bulk
+//   9-11       producers of inputs: load k-tile after k-tile of the block tile and the halo around it
 //
-// Shared memory, in this order, as far as the layer needs it. Each stage is filled again when all consumers have read
-// it, so the next block tile's inputs come while this one's outputs are stored:
+// Shared memory, in this order, as far as the layer needs it. A stage is filled again when all consumers have read it,
+// so the next block tile's inputs arrive while this one's outputs are stored:
 //
 //   | weights     | inputs      | raw inputs,     | outputs, staged   | where inputs lie | barriers: full and
 //   | stages      | stages      | to be transposed    | by each warpgroup | in global memory | empty, of each stage
 //
-// Waits. A consumer waits for the mbarrier "full": what a producer asked for has landed. A producer waits for "empty":
-// the inputs are loaded, or the products that read the weights are done. Two batches of products are on their way, and
-// wgmma.wait_group waits for the older one before its fragments are loaded anew. Named barriers 1 and 2 are the
-// consumers' around what they stage, each warpgroup's own; 3 is that of the producers of inputs.
+// Waits. A consumer waits for the mbarrier "full": a producer's copies have landed. A producer waits for "empty": the
+// inputs are in the consumers' registers, or the products that read the weights are done. A consumer has two batches of
+// products on their way; wgmma.wait_group waits for the older batch before the consumer overwrites its fragments.
+// Named barriers 1 and 2 enclose the outputs that warpgroup 0 or 1 stages. Named barrier 3 joins warps 9-11.
 //
-// The kernel may begin while its weights are prepared, and waits for them itself. Whatever it reads before that was
-// there when the preparing kernel began, and it writes nothing.
+// The kernel may begin while its weights are prepared; it waits before it reads them. Before that wait it reads only
+// data that was there when the preparing kernel began, and it stores nothing.
+//
+// Rounding: weights when they are prepared, inputs from shared memory to fragments, outputs once, after the epilogue.
 //
 // Not-a-number: an input outside the map counts as 0. An infinite or NaN input or weight reaches the outputs that
-// depend on it, and through weights an input outside the map, as 0 * infinity.
+// depend on it. Such a weight also reaches outputs whose input is outside the map, as 0 * infinity.
 //
 // Sizes: the channels of a block tile's inputs must stay below 2^31 unless wide_index; the rest is 64-bit.
 
@@ -574,17 +576,17 @@ constexpr int kLoaders = 96;
 constexpr int kShifts = kHeightShiftsCount * kShiftsCount;
 constexpr int kTaps = kHeightKernel * kKernel;
 constexpr int kFragments = kPositionTiles + kHeightShiftsCount - 1;
-constexpr int kBatches = 2;  // whose fragments are in registers
-// Of the 65,536 registers of a multiprocessor, those of a thread that multiplies and of one that loads.
+constexpr int kBatches = 2;  // that have fragments in registers
+// Registers of a thread that multiplies, and of a thread that loads: a multiprocessor has 65,536.
 constexpr int kConsumerRegisters = 208;
 constexpr int kProducerRegisters = 504 - 2 * kConsumerRegisters;
 constexpr long long kSetBytes = 344064;
 constexpr int kStagedChannels = 32;
 constexpr int kStagedPitch = 68;
 constexpr int kStagedBytes = kStagedChannels * kStagedPitch * 4;
-// How many outputs of a row may be stored at once, if rows are aligned.
+// The most neighbouring outputs of a row that are stored at once, if rows are aligned.
 constexpr int kMostWidth = 4;
-// Neighbouring channels that a thread has of channels_last outputs, where they are stored together.
+// How many neighbouring channels a thread has. channels_last outputs: it stores them together.
 constexpr int kChannelWidth = 2;
 constexpr int kVectorItems = 4;
 
@@ -597,10 +599,11 @@ constexpr int kVectorItems = 4;
   extern __shared__ __align__(1024) unsigned char tconv_shared[]; \
   unsigned char* name = tconv_shared
 
-// A thread's own copies of `Bytes` bytes (4, 8 or 16, at multiples of their number) from global to shared memory, in
-// groups of `OfGroup` at most, of which so many are on their way at once; zeros instead of what is not `present`, whose
-// address is not read. `wait<N>` returns when all groups but the last N have landed: they are visible to the thread
-// itself, and to others after a barrier behind it. PTX cp.async, cp.async.commit_group and cp.async.wait_group.
+// A thread's own asynchronous copies of `Bytes` bytes (4, 8 or 16, aligned to their number) from global to shared
+// memory. A group has at most `OfGroup` copies; at most `Groups` groups are on their way at once. Where a copy is not
+// `present`, zeros are written and the address is not read. `wait<N>` returns when all groups but the last N have
+// landed. They are then visible to the thread itself, and to others after a barrier. PTX cp.async,
+// cp.async.commit_group and cp.async.wait_group.
 template <int Bytes> TCONV_DEVICE void copy_item(void* shared, const void* global, int bytes) {
   const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
   if (Bytes == 16)
@@ -611,8 +614,8 @@ template <int Bytes> TCONV_DEVICE void copy_item(void* shared, const void* globa
 }
 #endif
 
-// A kernel that was launched to overlap with the one before it may not touch what that one writes before this returns:
-// then all of it has ended. PTX griddepcontrol.wait and griddepcontrol.launch_dependents; older GPUs never overlap.
+// Waits until the kernel before this one has ended and its writes are visible. A kernel that was launched to overlap
+// must not touch them earlier. PTX griddepcontrol.wait; before sm_90 kernels never overlap.
 TCONV_DEVICE void wait_for_kernel_before() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -629,17 +632,22 @@ TCONV_CONSTANT int power_of_two_from(int value) {
 // 0 <= index < count, in one comparison.
 TCONV_DEVICE bool in_range(int index, int count) { return static_cast<unsigned>(index) < static_cast<unsigned>(count); }
 
-// One of two types, by a constant: std::conditional, whose header NVRTC does not load.
+// One of two types, chosen by a constant. It is std::conditional, whose header NVRTC does not load.
 template <bool first, class First, class Second> struct Choice { using type = First; };
 template <class First, class Second> struct Choice<false, First, Second> { using type = Second; };
 
-// One spatial axis of a layer. Tap k and input i meet at output i*stride + k*dilation - padding. With phase = output
-// mod stride and position q = output div stride, tap k reads input q - shift_of(k). The taps of one phase lie
-// tap_period apart and read inputs that lie shift_period apart.
+// One spatial axis of a layer. Tap k and input i meet at output i*stride + k*dilation - padding. Let phase be output
+// modulo stride, and position q output / stride, rounded down. Each tap belongs to one phase, and tap k reads input
+// q - shift_of(k). The taps of one phase lie tap_period apart and read inputs that lie shift_period apart. Example with
+// kernel 4, stride 2, padding 1:
+//
+//          phase   taps    inputs     Another stride has another table; the formulas stay.
+//            0     1, 3    q, q - 1
+//            1     0, 2    q + 1, q
 template <int Kernel, int Stride, int Padding, int Dilation> struct Axis {
   static constexpr int kernel = Kernel, stride = Stride, padding = Padding, dilation = Dilation;
 
-  // Rounded down, also where padding makes it negative.
+  // (tap * dilation - padding) / stride, rounded down also where it is negative.
   static TCONV_CONSTANT int shift_of(int tap) {
     constexpr int cut_off = ceil_div(padding, stride);
     const long long distance = static_cast<long long>(tap) * dilation + (cut_off * stride - padding);
@@ -647,16 +655,17 @@ template <int Kernel, int Stride, int Padding, int Dilation> struct Axis {
   }
 };
 
-// The inputs that the taps of one axis read: position q reads q - shift, for `count` shifts from `lowest` on.
+// The inputs that the taps of one axis read: position q reads q - shift, for `count` shifts from `lowest` on, `step`
+// apart. Shifts have numbers from 0 on.
 template <class Axis> struct Shifts {
   static constexpr int lowest = Axis::shift_of(0), highest = Axis::shift_of(Axis::kernel - 1);
   static constexpr int step = Axis::stride == 1 ? Axis::dilation : 1, count = (highest - lowest) / step + 1;
   static constexpr int halo = highest - lowest;
 };
 
-// A factor of a product, rounded to TF32 where the precision says so. Equals PTX cvt.rn.tf32.f32 (sm_90 on) and
-// cvt.rna.tf32.f32 (sm_80 on), in integers for every GPU: on CUDA cores that is the faster way. Infinities and NaN stay
-// as they are.
+// A factor of a product, rounded to TF32 where the precision says so. The result equals PTX cvt.rn.tf32.f32 (from sm_90
+// on) and cvt.rna.tf32.f32 (from sm_80 on). Integers do it on every GPU, and faster for kernels on CUDA cores.
+// Infinities and NaN stay as they are.
 TCONV_DEVICE float operand(float value) {
   const unsigned bits = __float_as_uint(value);
   if ((bits & 0x7f800000u) == 0x7f800000u) return value;
@@ -664,8 +673,8 @@ TCONV_DEVICE float operand(float value) {
   return __uint_as_float((bits + half_unit) & 0xffffe000u);
 }
 
-// The same value, of which the compiler knows nothing, here and each time that this is reached: what follows from it is
-// not computed before a loop and kept in registers meanwhile.
+// The same value, hidden from the compiler anew at each call (the asm is volatile). In a loop, the compiler then cannot
+// compute values that depend on it before the loop and hold registers for them.
 #if !defined(TCONV_EMULATOR)
 TCONV_DEVICE int renewed(int value) {
   asm volatile("" : "+r"(value));
@@ -673,11 +682,11 @@ TCONV_DEVICE int renewed(int value) {
 }
 #endif
 
-// N elements at once; the address must be a multiple of their size.
+// N elements that are loaded or stored at once; the address must be a multiple of their size.
 template <class T, int N> struct alignas(sizeof(T) * N) TCONV_MAY_ALIAS Vector { T values[N]; };
 
-// Stores 2, 4, 8 or 16 bytes, at a multiple of their number. Compilers take a vector apart whose items come from
-// registers that lie far from each other. PTX st.global.
+// Stores 2, 4, 8 or 16 bytes, aligned to their number, by one PTX st.global. From C++, compilers split the store of a
+// vector whose items come from distant registers.
 #if !defined(TCONV_EMULATOR)
 template <int Bytes> TCONV_DEVICE void store_words(void* address, const unsigned (&words)[(Bytes + 3) / 4]);
 
@@ -705,7 +714,8 @@ TCONV_CONSTANT int vector_width(int count, int item_bytes) {
   return width;
 }
 
-// Copies N values from shared memory by the widest loads that divide N. The address must be a multiple of the width.
+// Copies N values from shared memory by the widest loads, up to 16 bytes, that divide N. The address must be aligned to
+// that width.
 template <class T, int N> TCONV_DEVICE void load_shared(const T* address, T (&values)[N]) {
   constexpr int width = vector_width(N, sizeof(T));
   using Wide = Vector<T, width>;
@@ -715,7 +725,7 @@ template <class T, int N> TCONV_DEVICE void load_shared(const T* address, T (&va
   }
 }
 
-// `operand`, by one instruction where there is one.
+// As `operand`, by one instruction where the GPU has it.
 TCONV_DEVICE float matrix_operand(float value) {
 #if __CUDA_ARCH__ >= 900
   {
@@ -727,14 +737,14 @@ TCONV_DEVICE float matrix_operand(float value) {
   return operand(value);
 }
 
-// Where a byte of the second factor of a product lies in shared memory: its rows of 64 or 128 bytes begin at a multiple
-// of 8 * row_bytes, and in each the 16-byte vectors lie in another order, so that loads find eight rows' in different
-// banks.
+// The swizzled offset of a byte of a product's second factor in shared memory. Rows have 64 or 128 bytes; the first
+// begins at a multiple of 8 * row_bytes. The order of 16-byte vectors in a row changes every 128 bytes (PTX's 64- or
+// 128-byte swizzle), so that the same vector of eight rows lies in different banks.
 TCONV_CONSTANT int swizzled(int offset, int row_bytes) { return offset ^ (offset >> 7 & (row_bytes / 16 - 1)) << 4; }
 
 #if !defined(TCONV_EMULATOR)
-// 32 bytes of each of some such rows, as a product reads them, by PTX's descriptor of a matrix. `bytes` further on, a
-// multiple of 16, lie the next 32 bytes or other rows.
+// PTX's matrix descriptor for 32 bytes along k of such rows, from address `shared` on. `at` gives the descriptor that
+// begins `bytes`, a multiple of 16, further: at the next 32 bytes along k, or at other rows.
 template <int RowBytes> struct FactorRows {
   unsigned long long descriptor;
 
@@ -744,19 +754,19 @@ template <int RowBytes> struct FactorRows {
   TCONV_DEVICE unsigned long long at(int bytes) const { return descriptor + bytes / 16; }
 };
 
-// From here on each thread of the warpgroup has so many registers, of those that the block has got; all of its warps
-// say so. PTX setmaxnreg.
+// Sets the registers of each thread of a warpgroup to `Count`, out of the block's registers. All its warps call this.
+// `take_registers` waits until other warpgroups have given enough. PTX setmaxnreg.
 template <int Count>
 TCONV_DEVICE void take_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Count)); }
 template <int Count>
 TCONV_DEVICE void give_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Count)); }
 
-// Eight registers of accumulators: their numbers in the text of an instruction, and the constraints.
+// Registers of accumulators, eight at a time: their numbers in the text of an instruction, and their constraints.
 #define TCONV_OCTET(n)                                                                                    \
   "+f"(accumulators[n]), "+f"(accumulators[n + 1]), "+f"(accumulators[n + 2]), "+f"(accumulators[n + 3]), \
       "+f"(accumulators[n + 4]), "+f"(accumulators[n + 5]), "+f"(accumulators[n + 6]), "+f"(accumulators[n + 7])
 
-// The instruction for `Rows` rows of the second factor.
+// The instruction for `Rows` rows of the second factor, PTX's N.
 template <class Factor, int Rows> struct WarpgroupProduct;
 template <> struct WarpgroupProduct<float, 64> {
   static TCONV_DEVICE void add(float (&accumulators)[32], const unsigned (&a)[4], unsigned long long factor) {
@@ -768,16 +778,17 @@ template <> struct WarpgroupProduct<float, 64> {
   }
 };
 
-// An accumulator begins here: the compiler does not move its first value between products that are on their way.
+// Begins an accumulator with a value here: the compiler cannot move this between products that are on their way.
 TCONV_DEVICE void begin_accumulator(float& accumulator, float value) {
   accumulator = value;
   asm volatile("" : "+f"(accumulator));
 }
 
-// A warpgroup's products, in groups. accumulators += A * B for 64 rows of A, 16 of each warp, and `Rows` rows of B,
-// over 32 bytes of each. A lane holds of A, and gets of the accumulators of 8 rows of B each, what it does of PTX
-// mma.sync's m16n8k8 (TF32, the low 13 bits are ignored) or m16n8k16. Until `wait<N>` says that all groups but the last
-// N are done, nobody touches their accumulators, their `a`, or the rows of B.
+// Asynchronous products of a warpgroup, in groups: accumulators += A * B for 64 rows of A, 16 in each warp, and `Rows`
+// rows of B, over 32 bytes of each along k. A lies in registers, B in shared memory. A lane's fragments of A, and of
+// the accumulators for every 8 rows of B, are as in PTX mma.sync's m16n8k8 (TF32, the low 13 bits are ignored) or
+// m16n8k16. `wait<N>` returns when all groups but the last N are done. Before that, no thread may touch their
+// accumulators or `a`, or write their rows of B.
 struct WarpgroupProducts {
   TCONV_DEVICE void begin_group() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
   template <class Factor, int Rows, int RowBytes>
@@ -787,17 +798,18 @@ struct WarpgroupProducts {
   template <int N> TCONV_DEVICE void wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory"); }
 };
 
-// A barrier is 8 aligned bytes of shared memory. Its phase ends when so many threads have arrived as it was made for,
-// and all bytes that they expect have landed; the next phase begins at once. Who waits for phase n asks for its parity,
-// n % 2, and then sees what those wrote that had arrived. Who asks a barrier that was just made for parity 1 goes on:
-// so a producer finds its stages empty.
+// A barrier is 8 aligned bytes of shared memory, made for a number of arrivals. Its phase ends when these arrivals have
+// happened and all expected bytes have landed; the next phase begins at once. A thread that waits for phase n passes
+// the parity n % 2. It then sees all that arriving threads wrote before they arrived. On a new barrier, a wait for
+// parity 1 returns at once: so a producer finds its stages empty.
 TCONV_DEVICE unsigned shared_address(const void* shared) {
   return static_cast<unsigned>(__cvta_generic_to_shared(shared));
 }
 TCONV_DEVICE void make_barrier(void* barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
 }
-// Behind the last `make_barrier`, by the thread that made them and before a `__syncthreads`.
+// Makes barriers visible to copies. The thread that made them calls this after its last `make_barrier`; a
+// `__syncthreads` must follow.
 TCONV_DEVICE void show_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 TCONV_DEVICE void arrive(void* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
@@ -811,20 +823,20 @@ TCONV_DEVICE void wait(void* barrier, unsigned parity) {
       ::"r"(shared_address(barrier)), "r"(parity) : "memory");
 }
 
-// So many threads of a block, whole warps, meet at one of its barriers 1 to 15, which orders their memory. PTX
-// bar.sync.
+// A barrier of `Count` threads of a block, in whole warps; it orders their memory. `number` is 1 to 15, as
+// __syncthreads has 0. PTX bar.sync.
 template <int Count>
 TCONV_DEVICE void meet(int number) { asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(Count) : "memory"); }
 
-// Asks for a copy of so many bytes, a multiple of 16 at multiples of 16, to shared memory, by one thread; the barrier
-// counts those that landed. PTX cp.async.bulk.
+// One thread begins a copy of `bytes` bytes to shared memory; addresses and `bytes` are multiples of 16. The barrier
+// counts the bytes that have landed, which a thread must expect there. PTX cp.async.bulk.
 TCONV_DEVICE void copy_to_shared(void* shared, const void* global, int bytes, void* barrier) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
       ::"r"(shared_address(shared)), "l"(global), "r"(bytes), "r"(shared_address(barrier)) : "memory");
 }
 
-// A thread's copies of `Bytes` bytes, as those of `ThreadCopies`, behind which it arrives at a barrier when all that it
-// asked for has landed. PTX cp.async.mbarrier.arrive.noinc.
+// A thread's copies of `Bytes` bytes, as in `ThreadCopies`. After `arrive` the thread goes on at once; its arrival at
+// the barrier happens when all its copies have landed. PTX cp.async.mbarrier.arrive.noinc.
 template <int Bytes> struct ArrivingCopies {
   TCONV_DEVICE void begin(void* shared, const void* global, bool present) {
     copy_item<Bytes>(shared, global, present ? Bytes : 0);
@@ -835,11 +847,12 @@ template <int Bytes> struct ArrivingCopies {
 };
 #endif
 
-// Of a problem, and how many multiprocessors the GPU has. Axes are depth, height and width.
+// The sizes of a problem, and the number of multiprocessors of the GPU. Axes are depth, height and width.
 struct Sizes { int multiprocessors, batch, input[3], output[3]; };
 
-// A launch, and those before it that prepare its weights and its inputs, of no blocks where it takes them as they are.
-// `counted` is what must stay below 2^31. Where `wide_index`, offsets do not, and the layer's Index must have 64 bits.
+// The launch of a kernel, and of two kernels before it that prepare its weights and its inputs. These have 0 blocks if
+// the kernel takes weights or inputs as they are. `counted`, the highest number in a kernel's count of blocks or works,
+// must stay below 2^31. If `wide_index`, offsets reach 2^31, and the layer's Index must have 64 bits.
 struct Launch {
   long long blocks, counted;
   int threads, shared_bytes;
@@ -849,26 +862,27 @@ struct Launch {
 };
 
 constexpr long long index_limit = 1ll << 31;
-// Of a block that prepares.
+// Threads in a block that prepares weights or inputs.
 constexpr int preparing_threads = 256;
 
-// Of one channel.
+// The number of elements of one channel.
 TCONV_CONSTANT long long plane_of(const int (&sizes)[3]) {
   return static_cast<long long>(sizes[0]) * sizes[1] * sizes[2];
 }
 TCONV_CONSTANT long long larger(long long a, long long b) { return a < b ? b : a; }
 
-// An image and a position in it: of a block tile's first corner, or in a block tile.
+// An image and a position in it: a block tile's first one, or one counted from there.
 struct BlockTilePosition { int image, depth, row, column; };
 
-// A position of a block tile of which a slab has so many rows, by its number: columns first, images last.
+// The position with the given number in a block tile. A slab has `block_tile_rows` rows. Columns are numbered first,
+// images last.
 template <class Kernel> TCONV_DEVICE BlockTilePosition position_in_block_tile(int number, int block_tile_rows) {
   const int column = number % Kernel::block_tile_columns, rows = number / Kernel::block_tile_columns;
   const int row = rows % block_tile_rows, slabs = rows / block_tile_rows;
   return {slabs, 0, row, column};
 }
 
-// The block tiles over maps of so many positions, by number: columns first, images last.
+// The block tiles over maps with the given numbers of positions. They are numbered like positions.
 template <class Kernel> struct BlockTiles {
   int columns, rows, depths;
 
@@ -885,14 +899,14 @@ template <class Kernel> struct BlockTiles {
   }
 };
 
-// The first input that a block tile reads, where its block has all shifts.
+// The first input of a block tile's halo, where its block has all shifts. It may lie outside the map.
 TCONV_DEVICE BlockTilePosition halo_of(const BlockTilePosition& block_tile) {
   return {block_tile.image, block_tile.depth,
           block_tile.row - kHeightShiftsHighest, block_tile.column - kShiftsHighest};
 }
 
-// The input of a block's group, and of it the halo: what a block tile reads and the places between. `Shape` has its
-// sizes.
+// The input of a block's group. The halo is the box of all inputs around a block tile that its taps can read; `Shape`
+// has its sizes.
 template <class Kernel> struct InputMap {
   int batch, depths, rows, columns;
   int plane;
@@ -902,10 +916,10 @@ template <class Kernel> struct InputMap {
 
   struct Place {
     int image;
-    int position;   // in one channel of it
-    bool inside;
+    int position;   // in one channel of the image
+    bool inside;      // whether the column exists, too
   };
-  // A column of one of the halo's rows, counted from the halo's first one.
+  // The place of an input in the halo. The halo's rows are counted through all its slabs and images.
   TCONV_DEVICE Place place(const BlockTilePosition& halo, int halo_row, int halo_column) const {
     const int slab = halo_row / Kernel::halo_rows;
     const int column = halo.column + halo_column, row = halo.row + halo_row % Kernel::halo_rows, depth = halo.depth;
@@ -914,9 +928,10 @@ template <class Kernel> struct InputMap {
   }
 };
 
-// How a kernel is launched whose blocks own block tiles of positions, each with every set of weights. Blocks that
-// `walk` from block tile to block tile share them evenly: `at_once` at most, in multiples of `together`. Of others each
-// has one block tile. An offset within a block spans so many channels of the input, and of the output.
+// The launch of a kernel whose blocks own block tiles. A work is one block tile with one set of weights. Blocks that
+// `walk` share the works evenly; there are at most `at_once` of them, a multiple of `together`, so that with as many
+// weight sets a block keeps its set. Other blocks have one work each. An offset within a block spans at most
+// `input_reach` channels of the input and `output_reach` of the output.
 template <class Kernel>
 TCONV_CONSTANT Launch block_tiles_launch(const Sizes& sizes, const int (&positions)[3], int at_once) {
   const long long works = static_cast<long long>(1) * sizes.batch * positions[0] *
@@ -924,7 +939,7 @@ TCONV_CONSTANT Launch block_tiles_launch(const Sizes& sizes, const int (&positio
   const long long most = larger(1, at_once), turns = ceil_div(works, most);
   Launch launch = {};
   launch.blocks = ceil_div(works, turns);
-  launch.counted = works + launch.blocks;  // blocks count beyond the last work, by less than a grid
+  launch.counted = works + launch.blocks;  // a walk ends beyond the last work, by less than a grid
   launch.threads = kThreads, launch.shared_bytes = Kernel::shared_bytes;
   launch.wide_index = larger(plane_of(sizes.input) * kGroupInChannels, plane_of(sizes.output)) >= index_limit;
   launch.weight_blocks = ceil_div(Kernel::preparing_items, static_cast<long long>(preparing_threads));
@@ -932,8 +947,8 @@ TCONV_CONSTANT Launch block_tiles_launch(const Sizes& sizes, const int (&positio
   return launch;
 }
 
-// Takes a number below `Count` apart, the fastest digit first: nearly always in 32 bits, which are divided much faster
-// than 64.
+// Splits a number below `Count` into digits of mixed bases, the fastest digit first. Divides in 32 bits where `Count`
+// allows it, as 64 bits take much longer.
 template <long long Count> struct Digits {
   using Number = typename Choice<(Count <= 0x7fffffff), int, long long>::type;
   Number rest;
@@ -947,8 +962,8 @@ template <long long Count> struct Digits {
   }
 };
 
-// Where an element of the weights lies: tap `tap` of the filter from an input channel of its group to an output
-// channel.
+// The address of a weight: tap `tap` of the filter from an input channel to an output channel, both counted inside the
+// group. Weights lie as [group][input channel][output channel][tap].
 TCONV_DEVICE const float* weight_at(const float* weight, int group, int in_channel, int out_channel, int tap) {
   const long long filter =
       (static_cast<long long>(group) * kGroupInChannels + in_channel) * kGroupOutChannels + out_channel;
@@ -957,37 +972,39 @@ TCONV_DEVICE const float* weight_at(const float* weight, int group, int in_chann
 
 TCONV_CONSTANT int depth_positions(int output_size) { return output_size; }
 
-// Which row of a block's weights a channel is: of each eight rows a thread has two.
+// The row of a block's weights that holds a channel. A thread has two of each eight rows; rows are dealt out such
+// that a thread's channels are neighbours.
 TCONV_CONSTANT int wgmma_row_of(int channel) {
   const int in_group = channel % (4 * kChannelWidth), own = in_group % kChannelWidth;
   return channel - in_group + own / 2 * 8 + in_group / kChannelWidth * 2 + own % 2;
 }
 
-// Columns of the halo's first patch that come before its first column, by the highest shift of the block's phases;
-// and the most of them with the halo.
+// How many columns of a row's first patch come before the halo's first column. `highest` is the highest shift along
+// the width of the block's phases. The second function: the most such columns and halo together.
 template <class Kernel> TCONV_CONSTANT int wgmma_patch_lead(int highest) {
   return (-highest % Kernel::patch_columns + Kernel::patch_columns) % Kernel::patch_columns;
 }
 
 template <class Kernel> TCONV_CONSTANT int wgmma_row_lead(int highest) { return wgmma_patch_lead<Kernel>(highest); }
 
-// Where the halo's input lies that is so far behind its first one on each axis, in places.
+// Where an input of the halo lies in a stage, in places. Arguments: its distances to the halo's first input, and the
+// highest shift along the width.
 template <class Kernel> TCONV_CONSTANT int wgmma_halo_offset(int depth, int row, int column, int highest) {
   return (depth * Kernel::halo_rows + row) * Kernel::row_places + wgmma_row_lead<Kernel>(highest) + column;
 }
 
-// The positions of a block tile by number, one number for each of a block's threads' rows, in each of its tiles.
+// The position of a number in one of the thread's tiles. Each tile has position_numbers numbers.
 template <class Kernel> TCONV_DEVICE BlockTilePosition wgmma_in_block_tile(int number, int tile) {
   BlockTilePosition position = position_in_block_tile<Kernel>(number, Kernel::stacked_rows);
   position.row = position.row * kPositionTiles + tile;
   return position;
 }
-// Whether a number stands for a position.
+// Whether a number has a position. A block tile may have fewer positions than its tiles have numbers.
 template <class Kernel>
 TCONV_DEVICE bool wgmma_is_in_block_tile(int number) { return number * kPositionTiles < Kernel::block_tile_positions; }
 
-// What the blocks of a grid share: every block tile with every set of weights, those with the same block tile one after
-// the other. A block has each gridDim.x-th.
+// The works of a grid: every block tile with every set of weights. Works with the same block tile follow each other. A
+// block does every gridDim.x-th work.
 template <class Kernel> struct WgmmaWork {
   BlockTiles<Kernel> block_tiles;
   int count, number;
@@ -998,19 +1015,19 @@ template <class Kernel> struct WgmmaWork {
   TCONV_DEVICE void next() { number += static_cast<int>(gridDim.x); }
 
   TCONV_DEVICE BlockTilePosition block_tile() const { return block_tiles.block_tile(number); }
-  // The first input that the block tile reads.
+  // The halo's first input, which may lie outside the image.
   TCONV_DEVICE BlockTilePosition halo() const {
     const BlockTilePosition from = block_tile();
     return halo_of(from);
   }
 };
 
-// Stages of shared memory that go round: the producer fills one while consumers read others. Each has two mbarriers, 16
-// bytes. One register says which stage comes next and how often all have been there, even or odd, which is the parity
-// that a barrier is asked for: where accumulators are, registers are few.
+// Stages of shared memory that go round: the producer fills one while consumers read others. Each stage has two
+// mbarriers, "full" and "empty", together 16 bytes. One register, `turn`, holds the next stage and the parity of the
+// rounds so far, which is the parity to wait for. One register, because accumulators leave few.
 template <int Count> struct WgmmaStages {
   unsigned char* barriers;
-  int turn = 0;  // below 2 * Count
+  int turn = 0;  // stage + Count * parity
 
   TCONV_DEVICE explicit WgmmaStages(unsigned char* barriers) : barriers(barriers) {}
   TCONV_DEVICE static void make(unsigned char* barriers, int producers, int consumers) {
@@ -1029,7 +1046,7 @@ template <int Count> struct WgmmaStages {
   TCONV_DEVICE void next() { turn = turn + 1 < 2 * Count ? turn + 1 : 0; }
 };
 
-// Copies them for one k-tile, to `to`, where its inputs then lie as patches of each channel.
+// Copies the thread's patches of one k-tile to `to`, where they lie channel by channel.
 template <class Kernel, class Copies>
 TCONV_DEVICE void wgmma_copy_patches(Copies& copies, int thread, int k_tile, const float* first, int plane,
     unsigned inside, const int (&offsets)[Kernel::thread_patches], unsigned char* to) {
@@ -1037,7 +1054,7 @@ TCONV_DEVICE void wgmma_copy_patches(Copies& copies, int thread, int k_tile, con
   const long long pitch = static_cast<long long>(sharers) * plane;
   const float* from = first + k_tile * Kernel::k_tile_channels * static_cast<long long>(plane);
   to += thread / lanes * Kernel::channel_bytes + thread % lanes * Kernel::patch_bytes;
-  // A copy reads the registers of its addresses late: each of some has registers of its own.
+  // A copy reads the registers of its address late. Unrolled, copies in flight have registers of their own.
 #pragma unroll(1)
   for (int turn = 0; turn < ceil_div(Kernel::k_tile_channels, sharers); ++turn) {
     TCONV_UNROLL for (int i = 0; i < Kernel::thread_patches; ++i)
@@ -1052,7 +1069,7 @@ TCONV_DEVICE void wgmma_copy_patches(Copies& copies, int thread, int k_tile, con
 template <class Kernel>
 TCONV_DEVICE void wgmma_load_inputs(const WgmmaWork<Kernel>& first_work, int thread, unsigned char* shared,
     unsigned char* barriers, const float* x, int batch, int depths, int rows, int columns) {
-  // Loads inputs that stay channel by channel.
+  // Loads inputs that are copied channel by channel.
   const InputMap<Kernel> map(batch, depths, rows, columns);
   WgmmaStages<Kernel::input_stages> stages(barriers);
   ArrivingCopies<Kernel::patch_bytes> copies;
@@ -1062,11 +1079,11 @@ TCONV_DEVICE void wgmma_load_inputs(const WgmmaWork<Kernel>& first_work, int thr
     const BlockTilePosition halo = work.halo();
     // The first input of a group in an image.
     const float* const of_image = x + static_cast<long long>(halo.image) * kGroupInChannels * map.plane;
-    // Inputs that are copied as they lie in global memory, channel by channel: a thread has some patches of
+    // Inputs that are copied channel by channel, as they lie in global memory: a thread copies some patches of
     // neighbouring columns, each in some channels of a k-tile.
     constexpr int lanes = Kernel::patch_lanes;
     inside = 0;
-    // Block tiles begin at multiples of patches, halos anywhere: a row's first patch begins `lead` columns before its
+    // Block tiles begin at multiples of a patch, halos anywhere: a row's first patch begins `lead` columns before the
     // halo.
     const int lead = (halo.column % Kernel::patch_columns + Kernel::patch_columns) % Kernel::patch_columns;
     TCONV_UNROLL for (int i = 0; i < Kernel::thread_patches; ++i) {
@@ -1093,12 +1110,12 @@ template <class Kernel> TCONV_CONSTANT Launch wgmma_launch(const Sizes& sizes) {
   return launch;
 }
 
-// A thread's accumulators: of each tile of positions and each product, those of two positions, g and g + 8 of its
-// warp's sixteen (`half` says which), for two of every eight rows of weights.
+// A thread's accumulators, of each tile of positions and each product: two positions, g and g + 8 of its warp's sixteen
+// (`half` says which), by two of every eight rows of weights.
 struct WgmmaAccumulators { float values[kPositionTiles][1][kChannels / 2]; };
 
-// Stores the outputs of a warpgroup for one block tile. They stay float until they are stored: bias and program see
-// them as the accumulators that they are.
+// Stores the outputs of a warpgroup for one block tile. Values stay float until they are stored, so bias and program
+// work on unrounded accumulators.
 template <class Kernel> struct WgmmaStore {
 
   static constexpr int staged_octets = kStagedChannels / 8;
@@ -1112,12 +1129,12 @@ template <class Kernel> struct WgmmaStore {
 
   TCONV_DEVICE long long plane() const { return static_cast<long long>(depths) * rows * columns; }
 
-  // The thread's accumulator of a phase of the block's, in row `own` of its two of an octet of the phase's channels.
+  // The thread's accumulator of one of the block's phases, in row `own` of its two rows of an octet of channels.
   TCONV_DEVICE float accumulator(int tile, int half, int phase, int octet, int own) const {
     return accumulators.values[tile][phase][octet * 4 + half * 2 + own];
   }
 
-  // Where a phase's output at a position lies, in the block's first channel; false if nowhere.
+  // Where an output lies in the block's first channel, by its position and phase. False if there is no such output.
   TCONV_DEVICE bool find(int number, int tile, int phase, float*& to) const {
     const BlockTilePosition in_block_tile = wgmma_in_block_tile<Kernel>(number, tile);
     const int image = block_tile.image + in_block_tile.image, depth = block_tile.depth + in_block_tile.depth + phase;
@@ -1128,15 +1145,15 @@ template <class Kernel> struct WgmmaStore {
            in_range(row, rows) && in_range(column, columns);
   }
 
-  // Rounded to the nearest, ties to even.
+  // Rounds outputs once, to nearest even.
   template <int width> static TCONV_DEVICE Vector<float, width> rounded(const float (&values)[width]) {
     Vector<float, width> outputs;
     TCONV_UNROLL for (int i = 0; i < width; ++i) outputs.values[i] = values[i];
     return outputs;
   }
 
-  // Contiguous outputs whose neighbours other threads have go by way of shared memory: a warpgroup stages them there,
-  // as `staged[channel][position][phase]`, in subtiles of some channels of a tile at neighbouring phases.
+  // Contiguous outputs whose neighbours are in other threads pass through shared memory. A warpgroup stages them as
+  // `staged[channel][position][phase]`, in subtiles: some channels of a tile at neighbouring phases.
   struct Subtile { int tile, phase, octet; };
   static constexpr int subtile_octets = kChannels / 8 / staged_octets, subtiles = kPositionTiles * subtile_octets;
   static TCONV_DEVICE Subtile subtile_of(int number) {
@@ -1154,21 +1171,21 @@ template <class Kernel> struct WgmmaStore {
       }
   }
 
-  // What is staged is stored in items of `width` neighbouring outputs of a row: neighbouring threads take neighbouring
-  // items, and those that a channel has no more items for take other channels, in steps.
+  // A subtile is stored in items of `width` neighbouring outputs of a row. Neighbouring threads take neighbouring items
+  // of a channel. If a channel has fewer items than there are threads, the other threads take other channels.
   template <int width> struct Items {
     static constexpr int count = 64 / width, lanes = count >= 128 ? 128 : power_of_two_from(count);
     static constexpr int channel_lanes = 128 / lanes, steps = ceil_div(kStagedChannels, channel_lanes);
     static constexpr bool whole = kStagedChannels % channel_lanes == 0;
   };
 
-  // Of the channels of a subtile, how many there are from its first one on.
+  // The number of output channels from the subtile's first one on, at most those of a subtile.
   TCONV_DEVICE int staged_channels(const Subtile& subtile) const {
     const int left = kGroupOutChannels - block_channel - subtile.octet * 8;
     return left < kStagedChannels ? left : kStagedChannels;
   }
 
-  // Where the first of a thread's outputs of an item lies; false if nowhere.
+  // Where an item lies in the thread's first channel. False if there is no such output.
   template <int width> TCONV_DEVICE bool find_item(const Subtile& subtile, int item, float*& to) const {
     const int number = warp / 4 * 64 + item * width, phase = subtile.phase;
     const int first = (warp % 4 * 32 + lane) / Items<width>::lanes;
@@ -1181,7 +1198,7 @@ template <class Kernel> struct WgmmaStore {
   template <int width> TCONV_DEVICE void store_staged(const Subtile& subtile) const {
     constexpr int steps = Items<width>::steps, lanes = Items<width>::lanes;
     constexpr int channel_lanes = Items<width>::channel_lanes;
-    constexpr int together = steps < 8 ? steps : 8;  // steps whose loads are on their way at once
+    constexpr int together = steps < 8 ? steps : 8;  // steps whose loads are in flight at once
     constexpr bool whole = Items<width>::whole;
     const int thread = warp % 4 * 32 + lane, first = thread / lanes, channels = staged_channels(subtile);
     const long long pitch = channel_lanes * plane();
@@ -1204,9 +1221,9 @@ template <class Kernel> struct WgmmaStore {
   }
 
   template <int width> TCONV_DEVICE void store_rows() const {
-    // Accumulators are in registers, which have no numbers at run time: subtiles are unrolled, and those of a subtile
-    // are free behind it. A program's instructions would then be there for each accumulator, more than an instruction
-    // cache holds: with one, subtiles are a loop, which looks for its accumulators among all.
+    // A loop over subtiles is unrolled, because registers cannot be indexed at run time; a subtile's accumulators are
+    // free after it. With a program, unrolling would repeat the program for each accumulator and overflow the
+    // instruction cache. So then the loop stays, and `stage` is there once for each subtile.
 #pragma unroll(subtiles)
     for (int number = 0; number < subtiles; ++number) {
       meet<128>(1 + warp / 4);  // nobody reads what is staged any more
@@ -1237,16 +1254,17 @@ template <class Axis> struct WgmmaTap {
   }
 };
 
-// Puts the weights into the order in which blocks read them, by one thread for each of `Shape::preparing_items`:
-// every second vector of a tap's channels in a k-tile.
+// Prepares the weights, in the order in which blocks load them. Each of `Shape::preparing_items` threads has every
+// second vector of one tap's channels in a k-tile, for one output channel.
 template <class Kernel> TCONV_DEVICE void wgmma_weights(const float* weight, float* prepared) {
-  // From here on in all its blocks, the kernel behind this one may begin, if it was launched to overlap.
+  // Lets the next kernel begin, if it was launched to overlap, once all blocks of this one have called this. PTX
+  // griddepcontrol.launch_dependents.
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
   const long long item = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (item >= Kernel::preparing_items) return;
-  // Neighbouring threads read neighbouring taps of neighbouring filters; two of them write 32 bytes, a whole sector.
+  // Neighbouring threads read neighbouring taps of neighbouring filters. Two threads write 32 bytes, a whole sector.
   Digits<Kernel::preparing_items> digits(item);
   const int first_vector = digits.next(2), tap = digits.next(kTaps), channel = digits.next(kChannels);
   const int k_tile = digits.next(Kernel::k_tiles), channel_block = digits.next(1);
@@ -1255,14 +1273,13 @@ template <class Kernel> TCONV_DEVICE void wgmma_weights(const float* weight, flo
   const int out_channel = channel_block * kChannels + channel;
   int phase_set, piece;
   {
-    // Where the piece of a tap lies: in the weights of which blocks, and behind how many pieces of a k-tile. Those of a
-    // visit lie together.
+    // Where the piece of a tap lies: in which phase set, and as which piece of a k-tile. A visit's pieces lie together.
     const WgmmaTap<Axis<1, 1, 0, 1>> depth(tap / (kHeightKernel * kKernel));
     const WgmmaTap<Axis<3, 1, 0, 1>> row(tap / kKernel % kHeightKernel);
     const WgmmaTap<Axis<7, 1, 0, 1>> column(tap % kKernel);
     const int phase = depth.phase + row.phase + column.phase;
     phase_set = phase;
-    // Visits are shifts, along the height fastest, then along the width; each has a piece of every phase.
+    // Visits are shifts: along the height fastest, then along the width. Each has a piece of every phase.
     const int visit = (depth.shift * kShiftsCount + column.shift) * kHeightShiftsCount + row.shift;
     piece = visit;
   }
@@ -1286,8 +1303,8 @@ template <class Kernel> TCONV_DEVICE void wgmma_weights(const float* weight, flo
   }
 }
 
-// The warp that loads weights, one thread of it: those of one visit after the other. It waits until the products that
-// read a stage are done (its barrier "empty"), and the copy arrives at the barrier "full".
+// Loads weights, visit by visit. One thread of warp 8 does this. It waits until the products that read a stage are
+// done (the barrier "empty"). The copy's bytes complete the barrier "full".
 template <class Kernel> TCONV_DEVICE void wgmma_load_weights(const WgmmaWork<Kernel>& first_work, unsigned char* shared,
                                       unsigned char* barriers, const unsigned char* prepared) {
   WgmmaStages<Kernel::weight_stages> stages(barriers);
@@ -1301,7 +1318,7 @@ template <class Kernel> TCONV_DEVICE void wgmma_load_weights(const WgmmaWork<Ker
         const int bytes = Kernel::piece_bytes;
         stages.wait_empty();
         arrive_and_expect(stages.full(), bytes);
-        // A phase may have fewer taps than its block has stages for: only `known` ones lie as in memory.
+        // Resident: a phase may have fewer taps than its block has stages, so only `known` weights lie as in memory.
         const int at = stages.stage() * Kernel::weight_stage_bytes;
         copy_to_shared(shared + at, from, bytes, stages.full());
         from += bytes;
@@ -1319,13 +1336,13 @@ template <class Kernel> struct WgmmaConsumer {
 
   unsigned char* const shared;
   const int lane;
-  int places[1][halves];  // in a stage of inputs, in bytes: where the lane's positions are
+  int places[1][halves];  // of the lane's positions in a stage of inputs, in bytes
   WgmmaAccumulators accumulators;
   unsigned fragments[kBatches][1][kFragments][1][4];
   WarpgroupProducts products;
   WgmmaStages<Kernel::weight_stages> weights;
   WgmmaStages<Kernel::input_stages> inputs;
-  bool read = false;  // stages of weights that were not given back
+  bool read = false;  // whether the last visit's stages of weights are not given back yet
 
   TCONV_DEVICE WgmmaConsumer(unsigned char* shared, int warp, int lane) : shared(shared), lane(lane),
       weights(shared + Kernel::barriers_at), inputs(shared + Kernel::barriers_at + 16 * Kernel::weight_stages) {
@@ -1345,7 +1362,7 @@ template <class Kernel> struct WgmmaConsumer {
       TCONV_UNROLL for (int k = 0; k < kChannels / 2; ++k) begin_accumulator(accumulators.values[tile][0][k], 0);
   }
 
-  // Loads the fragments of a step of a k-tile, for inputs that lie from `moved` on, and rounds them to TF32.
+  // Loads the fragments of a step of a k-tile from inputs that begin at `moved`. Rounds float32 to TF32, or splits it.
   TCONV_DEVICE void load(const unsigned char* moved, int step, unsigned (&fragments)[kFragments][1][4]) const {
     TCONV_UNROLL for (int f = 0; f < kFragments; ++f) {
       const unsigned char* const from = moved + f * Kernel::row_places * kItemBytes;
@@ -1360,9 +1377,9 @@ template <class Kernel> struct WgmmaConsumer {
     }
   }
 
-  // Gives back the stages of weights before `end` that the last visit has read: its products are done.
+  // Gives back the stages of weights before `end`, which the last visit has read. Its products must be done.
   TCONV_DEVICE void give_back(int end) {
-    // No loop: in one, the compiler would wait for the products that are on their way.
+    // Unrolled: in a loop, the compiler would wait for the products that are on their way.
     TCONV_UNROLL for (int i = 0; i < kHeightShiftsCount; ++i) {
       const int stage = end - kHeightShiftsCount + i;
       if (read && lane == 0) arrive(weights.empty(stage < 0 ? stage + Kernel::weight_stages : stage));
@@ -1370,13 +1387,13 @@ template <class Kernel> struct WgmmaConsumer {
     read = false;
   }
 
-  // The products of a batch of steps with the weights of one visit, of those along the height the `row_visit`-th.
+  // Begins the products of a batch of steps with one visit's weights. `row_visit` counts visits that share fragments.
   TCONV_DEVICE void multiply(WgmmaAccumulators& accumulators, int batch, int row_visit,
       const typename Kernel::Rows& rows,
                              int depth, int row, int column) {
     int piece = 0;
 
-    // Of exact products the small ones come first.
+    // Exact products: the small ones come first.
     TCONV_UNROLL for (int tile = 0; tile < kPositionTiles; ++tile) {
       const int fragment = tile + kHeightShiftsCount - 1 - row_visit;
       products.template add<float, kChannels>(
@@ -1387,20 +1404,20 @@ template <class Kernel> struct WgmmaConsumer {
     ++piece;
   }
 
-  // A visit, or those along the height at once: a k-tile of inputs, in a stage that is full, moved by the visit's
-  // shifts, by the weights of the visit.
+  // Multiplies a k-tile of inputs, whose stage is full, by the weights of one visit. Stacked tiles make all visits
+  // along the height at once. `moved` is where the inputs begin for the visit's shifts.
   TCONV_DEVICE void visit(const unsigned char* moved, int depth, int row, int column, int packed) {
     const int first_stage = weights.stage();
-    // Nothing of an exact batch goes on into the next one.
+    // Unrolled unless exact: an exact batch hands no fragments on to the next one.
 #pragma unroll(Kernel::k_tile_steps)
     for (int batch = 0; batch < Kernel::k_tile_steps; ++batch) {
       load(moved, batch, fragments[batch % kBatches][0]);
       int stage = first_stage;
       TCONV_UNROLL for (int row_visit = 0; row_visit < kHeightShiftsCount; ++row_visit) {
-        // The first batch goes to the tensor core as the weights come.
+        // The first batch begins its products as the weights of each visit land.
         if (batch == 0) weights.wait_full();
         if (batch == 0 || row_visit == 0) products.begin_group();
-        // Weights that stay and are known are packed, others lie in their stage.
+        // Resident weights of `known` blocks are packed. Other weights lie in their stage.
         const int from = stage * Kernel::weight_stage_bytes;
         multiply(accumulators, batch, row_visit, typename Kernel::Rows(shared + from), depth, row,
                  column);
@@ -1420,13 +1437,14 @@ template <class Kernel> struct WgmmaConsumer {
     read = true;
   }
 
-  // The inputs so far behind the halo's first one, which the highest shift along the width reads.
+  // Where a stage's inputs begin for a visit. The first three arguments are distances to the halo's first input, which
+  // the highest shifts read; `highest` is the highest shift along the width.
   TCONV_DEVICE const unsigned char* moved(int depth, int row, int column, int highest) const {
     return shared + Kernel::inputs_at + inputs.stage() * Kernel::input_stage_bytes +
            wgmma_halo_offset<Kernel>(depth, row, column, highest) * kItemBytes;
   }
 
-  // The products of a k-tile. The block has all phases, or all have a tap at every shift: a visit for each shift.
+  // The products of a k-tile in a `uniform` or `known` block: a visit for each shift.
   TCONV_DEVICE void visit_shifts() {
 #pragma unroll(1)
     for (int c = 0; c < kShiftsCount; ++c) {
@@ -1441,7 +1459,7 @@ template <class Kernel> struct WgmmaConsumer {
 #pragma unroll 1
     for (int k_tile = 0; k_tile < Kernel::k_tiles; ++k_tile) {
       inputs.wait_full();
-      // No branch has the loops itself: those of another, never entered, would change what the compiler makes of them.
+      // Each loop has its own function. Written out here, loops that are never entered would change the others' code.
       visit_shifts();
       arrive(inputs.empty());
       inputs.next();
@@ -1459,7 +1477,7 @@ TCONV_DEVICE void wgmma(const float* x, const float* weight, float* y, int y_cha
   unsigned char* const weight_barriers = shared + Kernel::barriers_at;
   unsigned char* const input_barriers = weight_barriers + 16 * Kernel::weight_stages;
   if (threadIdx.x == 0) {
-    // Weights are given back by each consumer warp, and inputs by each thread.
+    // "Empty" counts one arrival of each consumer warp for weights, and of each consumer thread for inputs.
     WgmmaStages<Kernel::weight_stages>::make(weight_barriers, 1, 4 * kConsumers);
     WgmmaStages<Kernel::input_stages>::make(input_barriers, kLoaders, 128 * kConsumers);
     show_barriers();
@@ -1467,18 +1485,18 @@ TCONV_DEVICE void wgmma(const float* x, const float* weight, float* y, int y_cha
   __syncthreads();
 
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
-  // For each role anew: a register that all have would be spilled where one of them has none left.
+  // Each role makes its own copy: a register shared by all roles would be spilled where one role has none left.
   const auto first_work = [&] {
     return WgmmaWork<Kernel>(renewed(batch), renewed(output_depth), renewed(output_height), renewed(output_width),
                 renewed(static_cast<int>(blockIdx.x)));
   };
   if (warp < 4 * kConsumers) {
     take_registers<kConsumerRegisters>();
-    wait_for_kernel_before();  // whose outputs these may overwrite
+    wait_for_kernel_before();  // that kernel may still write where outputs go
     WgmmaConsumer<Kernel> consumer(shared, warp, lane);
     for (WgmmaWork<Kernel> work = first_work(); (work.number < work.count); work.next()) {
       consumer.block_tile(0);
-      // What follows from these would take registers that accumulators need.
+      // Renewed: whatever the compiler derives from these ahead of the loop takes registers from the accumulators.
       const int images = renewed(batch), depths = renewed(output_depth), rows = renewed(output_height);
       const int columns = renewed(output_width);
       const unsigned own_thread = static_cast<unsigned>(renewed(thread));
@@ -1492,7 +1510,7 @@ TCONV_DEVICE void wgmma(const float* x, const float* weight, float* y, int y_cha
   } else {
     give_registers<kProducerRegisters>();
     if (warp == 4 * kConsumers) {
-      wait_for_kernel_before();  // which prepared the weights
+      wait_for_kernel_before();  // that kernel prepares the weights
       if (lane == 0)
         wgmma_load_weights<Kernel>(first_work(), shared, weight_barriers,
                                          reinterpret_cast<const unsigned char*>(weight));
@@ -1569,8 +1587,8 @@ conv_transpose2d_any_size_weights(const float* weight, float* prepared) {
 #include <cuda_runtime.h>
 #include <vector>
 
-// Enqueues a kernel, and returns a cudaError_t. One that `overlaps` begins while the kernel before it runs, and waits
-// for it itself.
+// Enqueues a kernel, and returns a cudaError_t. A kernel that `overlaps` may begin while the kernel before it runs; it
+// waits for that kernel's end itself, by griddepcontrol.wait.
 static int enqueue(const void* kernel, void** arguments, int64_t grid, int block, int shared_bytes, int64_t stream,
                    bool overlaps) {
   if (grid >= int64_t(1) << 31) return cudaErrorInvalidConfiguration;
@@ -1595,12 +1613,14 @@ static int enqueue(const void* kernel, void** arguments, int64_t grid, int block
   return cudaLaunchKernel(kernel, blocks, block, arguments, shared_bytes, on);
 }
 
-// Enqueues one kernel and returns a cudaError_t. Where y is 0 it returns how many samples one launch may take instead,
-// 0 where not even one.
+// Enqueues one kernel, after those that prepare for it, if any. Returns a cudaError_t. If y is 0, it enqueues nothing
+// and returns the number of samples that one launch may take: the batch or what halving leaves of it, 0 if none fits.
 //
-// The numbers: place of the kernel, stream, multiprocessors, addresses of x, weight, bias, y and of memory for prepared
-// weights and inputs, channels of the tensor in which y lies, batch, depth, height and width of the input and of the
-// output, and addresses of what the program behind the layer reads.
+// `numbers` holds:
+//   0 number of the kernel    1 stream    2 multiprocessors    3 to 6 addresses of x, weight, bias and y
+//   7 address of memory for prepared weights, then prepared inputs    8 channels of the tensor in which y lies
+//   9 batch    10 to 12 depth, height and width of the input    13 to 15 depth, height and width of the output
+//   16 on: addresses of the program's operands
 static int64_t launched(const std::vector<int64_t>& numbers, tconv::Launch (*launch_of)(const tconv::Sizes&),
                         const void* kernel, const void* of_weights, const void* of_inputs) {
   const auto size = [&](int i) { return static_cast<int>(numbers[i]); };

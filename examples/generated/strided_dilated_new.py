@@ -261,7 +261,7 @@ def _define(space):
     return defined
 
 # What torch.compile and dispatch modes see, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_cec4a881be156dec")
+_OPERATOR = _define("tconv_94a76d721ff68be7")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them
@@ -489,48 +489,51 @@ def get_init_inputs():
 _CUDA = {
     "direct": r"""
 namespace tconv {
-// direct: transposed convolution on CUDA cores, for every problem and every GPU from sm_75 on. The other families are
-// measured against it.
+// direct: transposed convolution on CUDA cores, for every problem and every GPU from sm_75 on. The other families of
+// kernels are measured against it.
 //
 // Computes  y[n, co, o] = bias[co] + sum over ci and taps k of  x[n, ci, i] * weight[ci, co, k]  for all i, k with
 // o = i*stride + k*dilation - padding on each axis, inside each group. x, weight and y are contiguous.
 //
-// Positions and phases. A position is one (n, qd, qh, qw); each owns stride_d * stride_h * stride_w neighbouring
-// outputs, its phases. A warp owns a *run*: `kColumns * kPositions` neighbouring positions of one row, of 32 /
-// `kColumns` rows at once where maps are narrow. A block owns `kPositionLanes` lanes' worth of runs, and `kChannels`
-// output channels of one group.
+// A position is one (n, qd, qh, qw). It owns stride_d * stride_h * stride_w neighbouring outputs. An output's phase is
+// its place among them: along the width its column phase, along depth and height its row phase. A slab is one depth of
+// a map. A warp owns a *run*: neighbouring positions of one row, or of several rows where maps are narrow. A block owns
+// some runs, and `kChannels` output channels of one group.
 //
-// It owns all column phases that have taps. Lanes of a warp are neighbouring positions. In its registers a thread has
-// every column phase of every `kColumns`-th position of the run:
+// A run is `kColumns * kPositions` positions in each of 32 / `kColumns` rows. A block owns `kPositionLanes` / 32 runs
+// with all column phases that have taps. Lanes of a warp are neighbouring positions. A thread has all column phases of
+// every `kColumns`-th position of the run in registers, so a larger stride means more accumulators:
 //
 //            q    q+1  q+2        lane = position
 //          |a b c|a b c|a b c|    x: coalesced
 //           ^ one thread          weight: one address
 //
-// *Stacked*, it has one phase of depth at a time with all phases of height in registers, for `rows` neighbouring rows
-// of positions. With two rows, and height and width of stride 3, a thread's outputs of one position of a run are:
+// Phases of height are *stacked*: a block works on one phase of depth at a time, and a thread has all phases of height
+// in registers, for `rows` neighbouring rows of positions. With two rows and stride 3 along height and width, a thread
+// has these outputs for each of its columns of positions:
 //
 //          |a b c|
-//          |d e f|    Each input is read once for all of them, weights are read once for both rows, and the rows of
-//          |g h i|    outputs are stored together.
+//          |d e f|    An input is read once for all these outputs. A weight is read once for both rows of positions.
+//          |g h i|    The rows of outputs are stored together.
 //          |a b c|
 //          |d e f|
 //          |g h i|
 //
-// Several positions a thread let each weight from shared memory serve several products; several channels do the same
-// for inputs. Weights are staged in shared memory as [row tap][input channel][tap of the phase][column phase][output
-// channel]: what one thread multiplies an input with lies together.
+// A thread has several positions, so each weight from shared memory serves several products, and several output
+// channels, so each input does too. Weights lie in shared memory as [row tap][input channel][tap of the phase][column
+// phase][output channel]: the weights that one thread multiplies with one input lie together.
 //
-// All weights that a block needs fit, so they are *resident*: staged once. Then the block walks over the grid's runs
-// and, at each, over all row phases, so that neighbouring rows are read and written together.
+// All weights of a block fit into shared memory, so they are *resident*: the block loads them once. It then walks over
+// the runs with the stride of the grid. At each step it computes all row phases in turn, so that neighbouring rows are
+// read and written at nearly the same time.
 //
 // Inputs are read through the L1 cache.
 //
-// Not-a-number: an input outside the map counts as 0, so an infinite or NaN *weight* also reaches the outputs at the
-// border whose tap would read there. Non-finite inputs reach exactly the outputs that depend on them.
+// Not-a-number: an input outside the map counts as 0 and is multiplied like others. An infinite or NaN *weight* thus
+// also reaches border outputs whose taps read there. Non-finite inputs reach exactly the outputs that depend on them.
 //
-// Sizes: one plane of a channel and the number of runs must stay below 2^31 unless wide_index; the rest is 64-bit.
-// Every axis must stay below 2^31 - stride - padding.
+// Sizes: one plane of a channel and the number of runs must stay below 2^31 unless Index has 64 bits (wide_index).
+// Other offsets always have 64 bits. Every axis must stay below 2^31 - stride - padding.
 
 // Of the layer.
 constexpr int kGroupInChannels = 32, kGroupOutChannels = 64;
@@ -543,8 +546,8 @@ constexpr int kBlockRuns = kPositionLanes / 32;
 constexpr int kRunColumns = kColumns * kPositions;
 constexpr int kRunOutputs = kRunColumns * kStride;  // in one row
 constexpr int kChannelBlocks = (kGroupOutChannels + kChannels - 1) / kChannels;
-// Weights lie as [row tap][input channel][tap][phase][output channel]. What a thread loads of them at once: all of
-// one row tap and input channel if that is little, else those of one tap or of one phase.
+// Weights lie as [row tap][input channel][tap][phase][output channel]. A thread loads `items_at_once` weights at a
+// time: all of one row tap and input channel if they are few, else all of one tap, or of one tap and phase.
 constexpr int kTapItems = kPhases * kChannels;
 constexpr int kAccumulatorBytes = 4;
 constexpr int kPaddingTo = 16 / kAccumulatorBytes;
@@ -555,7 +558,7 @@ constexpr int kExchangePitch = 32;
 constexpr int kExchangeSteps = kPositions * kStride;  // of 32 items, for one line
 constexpr int kLineSteps = kExchangeSteps + 1;
 constexpr int kExchangeLineItems = kExchangeSteps * kExchangePitch;
-// So many lines at once that loads from shared memory do not wait for each other.
+// Enough lines at once, about 16 steps, that loads from shared memory do not wait for each other.
 constexpr int kExchangeLines = 2;
 constexpr int kWarpItems = kExchangeLines * kExchangeLineItems;  // of a warp's buffer
 constexpr int kExchangeItems = kBlockRuns * kWarpItems;
@@ -575,9 +578,9 @@ constexpr int kSharedBytes = kAccumulatorBytes * kSharedItems;
 // 0 <= index < count, in one comparison.
 TCONV_DEVICE bool in_range(int index, int count) { return static_cast<unsigned>(index) < static_cast<unsigned>(count); }
 
-// A factor of a product, rounded to TF32 where the precision says so. Equals PTX cvt.rn.tf32.f32 (sm_90 on) and
-// cvt.rna.tf32.f32 (sm_80 on), in integers for every GPU: on CUDA cores that is the faster way. Infinities and NaN stay
-// as they are.
+// A factor of a product, rounded to TF32 where the precision says so. The result equals PTX cvt.rn.tf32.f32 (from sm_90
+// on) and cvt.rna.tf32.f32 (from sm_80 on). Integers do it on every GPU, and faster for kernels on CUDA cores.
+// Infinities and NaN stay as they are.
 TCONV_DEVICE float operand(float value) {
   const unsigned bits = __float_as_uint(value);
   if ((bits & 0x7f800000u) == 0x7f800000u) return value;
@@ -585,11 +588,12 @@ TCONV_DEVICE float operand(float value) {
   return __uint_as_float((bits + half_unit) & 0xffffe000u);
 }
 
-// Of a problem, and how many multiprocessors the GPU has. Axes are depth, height and width.
+// The sizes of a problem, and the number of multiprocessors of the GPU. Axes are depth, height and width.
 struct Sizes { int multiprocessors, batch, input[3], output[3]; };
 
-// A launch, and those before it that prepare its weights and its inputs, of no blocks where it takes them as they are.
-// `counted` is what must stay below 2^31. Where `wide_index`, offsets do not, and the layer's Index must have 64 bits.
+// The launch of a kernel, and of two kernels before it that prepare its weights and its inputs. These have 0 blocks if
+// the kernel takes weights or inputs as they are. `counted`, the highest number in a kernel's count of blocks or works,
+// must stay below 2^31. If `wide_index`, offsets reach 2^31, and the layer's Index must have 64 bits.
 struct Launch {
   long long blocks, counted;
   int threads, shared_bytes;
@@ -600,14 +604,14 @@ struct Launch {
 
 constexpr long long index_limit = 1ll << 31;
 
-// Of one channel.
+// The number of elements of one channel.
 TCONV_CONSTANT long long plane_of(const int (&sizes)[3]) {
   return static_cast<long long>(sizes[0]) * sizes[1] * sizes[2];
 }
 TCONV_CONSTANT long long larger(long long a, long long b) { return a < b ? b : a; }
 
-// The same value, of which the compiler knows nothing. It then keeps a common part of several addresses in a register
-// instead of computing each address anew.
+// The same value, hidden from the compiler. The compiler then keeps a common part of several addresses in a register
+// and does not compute each address anew.
 #if !defined(TCONV_EMULATOR)
 TCONV_DEVICE long long kept(long long value) {
   asm("" : "+l"(value));
@@ -619,7 +623,7 @@ template <class T> TCONV_DEVICE const T* kept(const T* value) {
 }
 #endif
 
-// N elements at once; the address must be a multiple of their size.
+// N elements that are loaded or stored at once; the address must be a multiple of their size.
 template <class T, int N> struct alignas(sizeof(T) * N) TCONV_MAY_ALIAS Vector { T values[N]; };
 
 TCONV_CONSTANT int vector_width(int count, int item_bytes) {
@@ -628,7 +632,8 @@ TCONV_CONSTANT int vector_width(int count, int item_bytes) {
   return width;
 }
 
-// Copies N values from shared memory by the widest loads that divide N. The address must be a multiple of the width.
+// Copies N values from shared memory by the widest loads, up to 16 bytes, that divide N. The address must be aligned to
+// that width.
 template <class T, int N> TCONV_DEVICE void load_shared(const T* address, T (&values)[N]) {
   constexpr int width = vector_width(N, sizeof(T));
   using Wide = Vector<T, width>;
@@ -648,7 +653,7 @@ TCONV_CONSTANT int axis_first_tap(int phase) {
   return tap < kKernel ? tap : kKernel;
 }
 
-// -1 for an output row that no tap reaches.
+// The accumulators of an output row; -1 for a row that no tap reaches.
 TCONV_CONSTANT int direct_accumulator_row_of_output(int output_row) {
   const int tap = axis_first_tap(output_row % kStride);
   return tap < kKernel ? (output_row / kStride * kKernel + tap) : -1;
@@ -659,24 +664,24 @@ TCONV_CONSTANT Launch direct_launch(const Sizes& sizes) {
   const long long row_groups = static_cast<long long>(sizes.batch) * sizes.output[0] *
                                axis_positions(sizes.output[1] + 1);
   const long long runs = row_groups * runs_a_row, all = (runs - 1) / kBlockRuns + 1;
-  // Blocks with resident weights go on to further positions.
+  // Blocks with resident weights walk over the runs, so 32 blocks a multiprocessor are enough.
   const long long most = larger(1, 32ll * sizes.multiprocessors / kChannelBlocks);
   Launch launch = {};
   launch.counted = launch.blocks = kChannelBlocks * (most < all ? most : all);
   launch.threads = kPositionLanes, launch.shared_bytes = kSharedBytes;
-  // A block's walk over the runs passes their end by less than as many again.
+  // A block's walk ends beyond the last run, by less than the number of runs: hence the factor 2.
   launch.wide_index = larger(2 * (row_groups + runs + kBlockRuns),
                              larger(plane_of(sizes.input), plane_of(sizes.output))) >= index_limit;
   return launch;
 }
 
-// What a thread sums up: of each of its rows, column phases, positions and output channels.
+// The accumulators of a thread: one for each of its rows, column phases, positions and output channels.
 struct DirectAccumulators { float values[kKernel][kPhases][kPositions][kChannels]; };
 
 // Adds the products of one stage of weights, a group of `unroll` input channels at a time.
 //
-// There are `channels` of them, of which every `splits`-th group from `split` on is this thread's. Inputs as
-// `direct_load` takes them.
+// The stage has `channels` input channels. A thread takes every `splits`-th group of them, from group `split` on. With
+// `ahead`, it loads the inputs of its next group while it multiplies. The other parameters are as in `direct_load`.
 TCONV_DEVICE void direct_multiply(const float* stage_weights, const float* stage_x, int stage_column,
     const int (&columns)[1], int plane, DirectAccumulators& accumulators) {
   const float* own_weights = stage_weights;
@@ -684,17 +689,18 @@ TCONV_DEVICE void direct_multiply(const float* stage_weights, const float* stage
   float inputs[kUnroll][kPositions];
 #pragma unroll 1
   for (int group = 0; group < kKTileChannels; group += kUnroll) {
-    // Loads the inputs of one group of channels, and rounds them. Places outside the input are 0.
+    // Loads the inputs of one group of channels, and rounds them as operands. Places outside the input are 0.
     TCONV_UNROLL for (int k = 0; k < kUnroll; ++k)
       TCONV_UNROLL for (int p = 0; p < kPositions; ++p) {
-        // Only the load is conditional: that is a predicate, more would be a branch, and loads would wait in turn.
+        // Only the load is conditional, which makes a predicate. More would make a branch, and loads would then wait
+        // for each other.
         float input{};
         if (in_range(stage_column + p * kColumns, columns[0]))
           input = __ldg(from + k * static_cast<long long>(plane) + p * kColumns);
         inputs[k][p] = operand(input);
       }
     from += kUnroll * static_cast<long long>(plane);
-    // Adds the products of one group of input channels.
+    // Adds the products of one group of `unroll` input channels to the accumulators.
     TCONV_UNROLL for (int k = 0; k < kUnroll; ++k)
       TCONV_UNROLL for (int row_tap = 0; row_tap < kKernel; ++row_tap) {
         const float* const row_weights = own_weights + row_tap * kRowItems + k * kChannelItems;
@@ -713,13 +719,13 @@ TCONV_DEVICE void direct_multiply(const float* stage_weights, const float* stage
   }
 }
 
-// Stores a warp's results as whole runs, by way of its `buffer` in shared memory, or a row phase that has no taps.
+// Stores a warp's results as whole runs, through its `buffer` in shared memory. Without taps the buffer is not used.
 // Called by whole warps.
 TCONV_DEVICE void direct_store_exchanged(int lane, const DirectAccumulators& accumulators, long long start,
     long long plane, int first_row, int height, int column, int width, float* buffer, float* y) {
   const int run_column = __shfl_sync(0xffffffffu, column, 0), own_item = lane * kStride;
   TCONV_UNROLL for (int first = 0; first < kChannels * kKernel; first += kExchangeLines) {
-    __syncwarp();  // the last lines have been read
+    __syncwarp();  // all lanes have read the last lines
     TCONV_UNROLL for (int p = 0; p < kPositions; ++p)
       TCONV_UNROLL for (int phase = 0; phase < kStride; ++phase) {
         const int tap = axis_first_tap(phase);
@@ -733,20 +739,23 @@ TCONV_DEVICE void direct_store_exchanged(int lane, const DirectAccumulators& acc
     TCONV_UNROLL for (int n = first; n < first + kExchangeLines; ++n) {
       const int c = n / kKernel;
       TCONV_UNROLL for (int r = 0; r < kStride; ++r) {
-        // Rows that no tap reaches are stored with the channel's first.
+        // Rows that no tap reaches are stored together with the channel's first row.
         const int accumulator_row = direct_accumulator_row_of_output(r);
         if ((accumulator_row < 0 ? 0 : accumulator_row) != n % kKernel) continue;
         {
-          // Stores one row of one output channel for a whole warp: from `line` of its buffer, or without accumulators.
+          // Stores one row of one output channel for a whole warp: from `line` in its buffer, or zeros with the
+          // epilogue applied where no tap reaches the row.
           const float* const line = buffer + (n - first) * kExchangeLineItems;
           const bool has_accumulators = accumulator_row >= 0;
           const long long own_row = in_range(first_row + r, height) ? start + static_cast<long long>(r) * width : -1;
-          // Where all rows are one, stores differ by constants from here, and start at lines of memory.
+          // A run of one row is stored at constant distances from `place`. Aligned stores begin `ahead` items before
+          // the run, at a multiple of 32 elements.
           const long long begin = own_row + c * plane + run_column;
           const int ahead = static_cast<int>(begin) & 31;
           const long long place = kept(begin + lane - ahead);
 
-          // All loads before all stores, and only the stores conditional: otherwise each would wait for its load.
+          // All loads come before all stores, and only stores are conditional. Otherwise each store would wait for its
+          // load.
           float values[kLineSteps];
           bool in_line[kLineSteps];
           TCONV_UNROLL for (int s = 0; s < kLineSteps; ++s) {
@@ -781,8 +790,8 @@ conv_transpose2d(const float* x, const float* weight, const float* bias, float* 
 
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
 
-  // What a block has beside its positions. Blocks that read the same inputs are neighbours in the grid, so that they
-  // meet in the L2 cache.
+  // A block's row phase, column phases, channels and group, fastest first; its positions come last. Blocks that read
+  // the same inputs are thus neighbours in the grid and share them through the L2 cache.
   const int part = static_cast<int>(blockIdx.x % kChannelBlocks), own_channel = part * kChannels;
 
   const int input_plane = input_height * input_width, output_plane = output_height * output_width;
@@ -791,13 +800,13 @@ conv_transpose2d(const float* x, const float* weight, const float* bias, float* 
   const int steps = (runs - 1) / kBlockRuns + 1;
 
   float* const buffer = tiles + kWeightItems + thread / 32 * kWarpItems;
-  // Loads one stage of weights to shared memory, rounded. Places without a weight become 0.
+  // Loads one stage of weights to shared memory, rounded as operands. Places without a weight become 0.
 #pragma unroll 4
   for (int i = static_cast<int>(threadIdx.x); i < kWeightItems; i += kPositionLanes) {
     const int item = i % kChannelItems, stage_tap = item / kTapItems, slot = item / kChannels % kPhases;
     const int in_channel = i / kChannelItems % kKTileChannels, out_channel = own_channel + item % kChannels;
 
-    int tap = slot;  // the slot's first; phases in registers are numbered by their first taps
+    int tap = slot;  // the first tap of the slot's phase: phases in registers are numbered by it
     const long long column_tap = tap;
 
     float value = 0;
@@ -808,15 +817,14 @@ conv_transpose2d(const float* x, const float* weight, const float* bias, float* 
     }
     tiles[i] = value;
   }
-  // Column phases that no tap reaches stay 0 in a warp's buffer.
+  // Clears a warp's buffer. Column phases that no tap reaches are never written there, so they stay 0.
 #pragma unroll 1
   for (int item = static_cast<int>(threadIdx.x) % 32; item < kWarpItems; item += 32) buffer[item] = 0;
   __syncthreads();
 
   const int stride = static_cast<int>(gridDim.x / kChannelBlocks);
   for (int step = static_cast<int>(blockIdx.x / kChannelBlocks); step < steps; step += stride) {
-    // The thread's first row of positions, and the position of its first lane's worth of columns. The others follow
-    // `columns` apart.
+    // The thread's first row of positions and its first position there. Its other positions follow `columns` apart.
     const int run = step * kBlockRuns + thread / 32, step_group = run / runs_a_row;
     const int slab_of_all = step_group / row_groups, height = step_group - slab_of_all * row_groups;
     const int width = (run - step_group * runs_a_row) * kRunColumns + lane;
@@ -863,12 +871,14 @@ static int enqueue(const void* kernel, void** arguments, int64_t grid, int block
   return cudaLaunchKernel(kernel, blocks, block, arguments, shared_bytes, on);
 }
 
-// Enqueues one kernel and returns a cudaError_t. Where y is 0 it returns how many samples one launch may take instead,
-// 0 where not even one.
+// Enqueues one kernel, after those that prepare for it, if any. Returns a cudaError_t. If y is 0, it enqueues nothing
+// and returns the number of samples that one launch may take: the batch or what halving leaves of it, 0 if none fits.
 //
-// The numbers: place of the kernel, stream, multiprocessors, addresses of x, weight, bias, y and of memory for prepared
-// weights and inputs, channels of the tensor in which y lies, batch, depth, height and width of the input and of the
-// output, and addresses of what the program behind the layer reads.
+// `numbers` holds:
+//   0 number of the kernel    1 stream    2 multiprocessors    3 to 6 addresses of x, weight, bias and y
+//   7 address of memory for prepared weights, then prepared inputs    8 channels of the tensor in which y lies
+//   9 batch    10 to 12 depth, height and width of the input    13 to 15 depth, height and width of the output
+//   16 on: addresses of the program's operands
 static int64_t launched(const std::vector<int64_t>& numbers, tconv::Launch (*launch_of)(const tconv::Sizes&),
                         const void* kernel) {
   const auto size = [&](int i) { return static_cast<int>(numbers[i]); };

@@ -291,7 +291,7 @@ def _define(space):
     return defined
 
 # What torch.compile and dispatch modes see, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_a1f1affb5538e4b2")
+_OPERATOR = _define("tconv_eec7c9f22af37a97")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them
@@ -537,62 +537,69 @@ def get_init_inputs():
 _CUDA = {
     "mma": r"""
 namespace tconv {
-// mma: transposed convolution as a product of matrices on tensor cores, from sm_80 on.
+// mma: transposed convolution as an implicit GEMM on tensor cores, by mma.sync. From sm_80 on.
 //
-// Computes what `direct` computes. x and y are contiguous, or channels_last, and begin at multiples of 16 bytes;
-// `mma_weights` must have prepared the weights, which were contiguous and began there, too.
+// Computes the same as `direct`. x and y are contiguous or channels_last and begin at multiples of 16 bytes.
+// `mma_weights` prepares the weights before this kernel; they are contiguous and begin at such a multiple, too.
 //
-// The matrices. A position q owns stride_d * stride_h * stride_w neighbouring outputs, its phases, and each tap of each
-// phase reads the input at q - shift. So for all phases together
+// The matrices. A position q owns stride_d * stride_h * stride_w neighbouring outputs, its phases. Each tap of each
+// phase reads the input at q - shift. For all phases together:
 //
 //     rows (phase, output channel)  x  depth (shift, input channel)   weights, 0 where a phase has no tap at a shift
 //   * depth                         x  columns (position)             inputs, moved by the shift
 //   = rows                          x  columns                        outputs, position by position
 //
-// Where the kernel is a multiple of the stride every phase has a tap at every shift. Elsewhere a tile of 16 rows of one
-// phase leaves out the shifts at which the phase has no tap.
+// Another stride changes how many phases there are, and which phase has a tap at which shift. If the kernel is a
+// multiple of the stride, every phase has a tap at every shift. If not, a tile of 16 rows of one phase skips the shifts
+// at which this phase has no tap. A tile of several phases multiplies zeros there.
 //
-//     Warps: wide = 2, high = 2                       a block owns a block tile of positions: images x depths x rows x
-//                  positions                          columns of them (`BlockTile`), numbered one after the other;
-//              ............ ............              numbers beyond the block tile repeat the first position and are
-//              not
-//        rows  : warp 0   : : warp 2   :              stored. A warp owns row_tiles tiles of 16 rows by position_tiles
-//              :..........: :..........:              tiles of 8 positions. Neighbouring row tiles are the phases of
-//              : warp 1   : : warp 3   :              the same channels, the column phase running fastest: a warp
-//              :..........: :..........:              mostly has whole rows of outputs.
+//     Warps: wide = 2, high = 2          A block owns a block tile of positions: images x depths x rows x columns
+//                  positions             (`BlockTile`). Positions are numbered; numbers beyond the block tile repeat
+//              ............ ............ its first position and are not stored.
+//        rows  : warp 0   : : warp 2   :
+//              :..........: :..........: A warp owns row_tiles tiles of 16 rows by position_tiles tiles of 8 positions.
+//              : warp 1   : : warp 3   : Neighbouring row tiles are the phases of the same channels, phases along the
+//              :..........: :..........: width fastest. So a warp mostly has whole rows of outputs.
 //
-// Shared memory, in this order; stages go round, the one read while another is written:
+// Shared memory, in this order. Stages go round: one is read while another is written.
 //
-//   | stages of inputs: the block tile with the halo     | stages of weights: as the lanes want them, | what tells when
-//   | around it, a k-tile of channels; 0 outside   | a fragment is one load of 16 bytes         | weights have landed
+//   | stages of inputs: the block tile with the halo | stages of weights, as fragments: a lane  | mbarrier: weights
+//   | around it, a k-tile of channels; 0 outside     | loads 16 bytes of a fragment at once     | have landed
 //
-// Moving by a shift is adding a constant to a place. At the end warps put their outputs into the order of memory, in
-// place of the stages or behind them.
+// A shift adds a constant to a place in a stage. At the end, warps put their outputs into the order of global memory,
+// in shared memory: in place of the stages or, if weights are resident, after them.
 //
-//     step n:    wait; barrier; ask for the weights of step n+1;  multiply  ;  the next k-tile's inputs, if this
-//                               and, of a new k-tile, for the                   is the k-tile's last step
-//                               next k-tile's inputs
+// A step is one k-tile at one group of shifts:
 //
-// A step is one k-tile of channels and one group of shifts. The wait is for its weights and, of a new k-tile, its
-// inputs; behind the barrier those of all threads are there, and nobody reads the stages of the step before any more.
+//     wait: the step's weights, and ; barrier ; ask for the weights of the ; multiply ; at the end of a k-tile, store
+//     a new k-tile's inputs, have               next step; in a new k-tile,             the next k-tile's inputs in
+//     landed                                    also for the next inputs                their stage, unless copied
 //
-// The kernel may begin while its weights are prepared, and waits for them itself. Whatever it reads before that was
-// there when the preparing kernel began, and it writes nothing.
+// After the barrier, every thread sees what all threads have loaded, and no thread reads the stages of the step before,
+// so these may be written.
 //
-// Not-a-number: an input outside the map counts as 0, and so does a weight that a phase does not have: an infinite or
-// NaN input reaches all outputs of the positions that read it, an infinite or NaN weight also those at the border.
+// The kernel may begin while its weights are prepared; it waits before it reads them. Before that wait it reads only
+// data that was there when the preparing kernel began, and it stores nothing.
 //
-// Sizes: the channels of a block tile's inputs and 32 planes of outputs must stay below 2^31 unless wide_index, as
-// channels that a lane stores are up to so many apart; the rest is 64-bit.
+// Rounding: weights when they are prepared; inputs on their way into a stage or, if copied, from it to fragments;
+// outputs once, after the epilogue.
+//
+// Not-a-number: inputs outside the map count as 0, and so do weights where a phase has no tap. So an infinite or NaN
+// input can reach all phases of the positions that read it. An infinite or NaN weight also reaches outputs whose input
+// is outside the map.
+//
+// Sizes: the channels of a block tile's inputs, and 32 planes of outputs, which a lane's channels may span, must stay
+// below 2^31 unless wide_index; the rest is 64-bit.
 
 // Of the tile: what a block, a warp and a thread have.
 constexpr int kChannels = 16;
-// One instruction multiplies 16 rows by 8 positions over 32 bytes of channels. Exact fp32 takes two operands for each
-// number, its rounding to TF32 and what that leaves, and three products.
+// One instruction multiplies 16 rows by 8 positions over 32 bytes of channels. Exact float32 splits each factor into
+// two planes, its rounding to TF32 and the rest, and adds three products.
 constexpr int kItemBytes = 4;
 constexpr int kVectorItems = 16 / kItemBytes;
 constexpr int kStepChannels = 32 / kItemBytes;
-// Of the 16 bytes of a fragment that a lane has, what belongs to one row: a word, or a double's two; and its items.
+// A lane has 16 bytes of a fragment of weights, in units that belong to one row each: a word, or the two words of a
+// double. A unit has `unit_items` numbers.
 constexpr int kUnitBytes = 4;
 constexpr int kUnits = 16 / kUnitBytes;
 constexpr int kFragmentBytes = 512;  // 16 rows by 32 bytes of channels, as 32 lanes hold them
@@ -619,7 +626,7 @@ TCONV_CONSTANT int power_of_two_from(int value) {
 // 0 <= index < count, in one comparison.
 TCONV_DEVICE bool in_range(int index, int count) { return static_cast<unsigned>(index) < static_cast<unsigned>(count); }
 
-// One of two types, by a constant: std::conditional, whose header NVRTC does not load.
+// One of two types, chosen by a constant. It is std::conditional, whose header NVRTC does not load.
 template <bool first, class First, class Second> struct Choice { using type = First; };
 template <class First, class Second> struct Choice<false, First, Second> { using type = Second; };
 
@@ -633,15 +640,20 @@ TCONV_CONSTANT int modular_inverse(int value, int modulus) {
   return modulus == 1 ? 0 : static_cast<int>((high % modulus + modulus) % modulus);
 }
 
-// One spatial axis of a layer. Tap k and input i meet at output i*stride + k*dilation - padding. With phase = output
-// mod stride and position q = output div stride, tap k reads input q - shift_of(k). The taps of one phase lie
-// tap_period apart and read inputs that lie shift_period apart.
+// One spatial axis of a layer. Tap k and input i meet at output i*stride + k*dilation - padding. Let phase be output
+// modulo stride, and position q output / stride, rounded down. Each tap belongs to one phase, and tap k reads input
+// q - shift_of(k). The taps of one phase lie tap_period apart and read inputs that lie shift_period apart. Example with
+// kernel 4, stride 2, padding 1:
+//
+//          phase   taps    inputs     Another stride has another table; the formulas stay.
+//            0     1, 3    q, q - 1
+//            1     0, 2    q + 1, q
 template <int Kernel, int Stride, int Padding, int Dilation> struct Axis {
   static constexpr int kernel = Kernel, stride = Stride, padding = Padding, dilation = Dilation;
   static constexpr int common = greatest_common_divisor(stride, dilation);
   static constexpr int tap_period = stride / common, shift_period = dilation / common;
 
-  // Rounded down, also where padding makes it negative.
+  // (tap * dilation - padding) / stride, rounded down also where it is negative.
   static TCONV_CONSTANT int shift_of(int tap) {
     constexpr int cut_off = ceil_div(padding, stride);
     const long long distance = static_cast<long long>(tap) * dilation + (cut_off * stride - padding);
@@ -661,16 +673,17 @@ template <int Kernel, int Stride, int Padding, int Dilation> struct Axis {
   static TCONV_CONSTANT int taps(int phase) { return ceil_div(kernel - first_tap(phase), tap_period); }
 };
 
-// The inputs that the taps of one axis read: position q reads q - shift, for `count` shifts from `lowest` on.
+// The inputs that the taps of one axis read: position q reads q - shift, for `count` shifts from `lowest` on, `step`
+// apart. Shifts have numbers from 0 on.
 template <class Axis> struct Shifts {
   static constexpr int lowest = Axis::shift_of(0), highest = Axis::shift_of(Axis::kernel - 1);
   static constexpr int step = Axis::stride == 1 ? Axis::dilation : 1, count = (highest - lowest) / step + 1;
   static constexpr int halo = highest - lowest;
 
-  // How far the input at a shift, by its number, lies behind that at the highest one.
+  // The distance from a position's input at the highest shift, the first of its halo, to its input at shift `number`.
   static TCONV_CONSTANT int behind(int number) { return halo - number * step; }
 
-  // The taps that read it, one of each of some phases: the first, and how many.
+  // The taps that read at shift `number`, each of another phase: the first of them, and their number.
   static TCONV_CONSTANT int first_tap(int number) {
     const long long distance = Axis::padding + static_cast<long long>(lowest + number * step) * Axis::stride;
     return distance < 0 ? 0 : static_cast<int>((distance + Axis::dilation - 1) / Axis::dilation);
@@ -682,9 +695,9 @@ template <class Axis> struct Shifts {
   }
 };
 
-// A factor of a product, rounded to TF32 where the precision says so. Equals PTX cvt.rn.tf32.f32 (sm_90 on) and
-// cvt.rna.tf32.f32 (sm_80 on), in integers for every GPU: on CUDA cores that is the faster way. Infinities and NaN stay
-// as they are.
+// A factor of a product, rounded to TF32 where the precision says so. The result equals PTX cvt.rn.tf32.f32 (from sm_90
+// on) and cvt.rna.tf32.f32 (from sm_80 on). Integers do it on every GPU, and faster for kernels on CUDA cores.
+// Infinities and NaN stay as they are.
 TCONV_DEVICE float operand(float value) {
   const unsigned bits = __float_as_uint(value);
   if ((bits & 0x7f800000u) == 0x7f800000u) return value;
@@ -692,8 +705,9 @@ TCONV_DEVICE float operand(float value) {
   return __uint_as_float((bits + half_unit) & 0xffffe000u);
 }
 
-// Four 8x8 matrices of 16-bit items, or 8x4 of 32 bits: lane l names row l % 8 of matrix l / 8, 16 aligned bytes of
-// shared memory, and gets word l % 4 of row l / 4 of each. PTX ldmatrix.sync.aligned.m8n8.x4.shared.b16.
+// Loads four 8x8 matrices of 16-bit items, or 8x4 matrices of 32-bit items, by PTX
+// ldmatrix.sync.aligned.m8n8.x4.shared.b16. Lane l passes the address of row l % 8 of matrix l / 8, 16 aligned bytes of
+// shared memory. It gets word l % 4 of row l / 4 of each matrix.
 #if !defined(TCONV_EMULATOR)
 TCONV_DEVICE void load_matrices(const void* row, unsigned (&words)[4]) {
   const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
@@ -701,8 +715,8 @@ TCONV_DEVICE void load_matrices(const void* row, unsigned (&words)[4]) {
       "=r"(words[2]), "=r"(words[3]) : "r"(address) : "memory");
 }
 
-// The same of four 8x8 matrices of 16-bit items, each transposed: lane l gets the items of column l / 4 in rows 2 * (l
-// % 4) and the next one. PTX ldmatrix with .trans.
+// Loads four 8x8 matrices of 16-bit items, each transposed, by PTX ldmatrix with .trans. Lanes pass addresses as above.
+// Lane l gets two items of column l / 4 of each matrix, in row 2 * (l % 4) and in the next one.
 TCONV_DEVICE void load_transposed_matrices(const void* row, unsigned (&words)[4]) {
   const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(words[0]),
@@ -710,7 +724,7 @@ TCONV_DEVICE void load_transposed_matrices(const void* row, unsigned (&words)[4]
 }
 #endif
 
-// `operand`, by one instruction where there is one.
+// As `operand`, by one instruction where the GPU has it.
 TCONV_DEVICE float matrix_operand(float value) {
 #if __CUDA_ARCH__ >= 900
   {
@@ -722,9 +736,11 @@ TCONV_DEVICE float matrix_operand(float value) {
   return operand(value);
 }
 
-// accumulators += A * B on tensor cores, for 16 rows of A, 8 columns of B and 32 bytes of each along the products'
-// axis; the fragments are those of PTX mma.sync.aligned.m16n8k8 (TF32, the low 13 bits are ignored), m16n8k16, and
-// m16n8k4 (double, its low word first), before sm_90 twice m8n8k4.
+// accumulators += A * B on tensor cores, for 16 rows of A, 8 columns of B, and 32 bytes of each along k. The fragments
+// are as in PTX mma.sync.aligned:
+//   TF32 (the low 13 bits are ignored)    m16n8k8
+//   16-bit items                          m16n8k16
+//   double (its low word first)           m16n8k4, before sm_90 as two m8n8k4
 #if !defined(TCONV_EMULATOR)
 TCONV_DEVICE void multiply_tf32(float(&accumulators)[4], const unsigned(&a)[4], const unsigned(&b)[2]) {
   asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
@@ -733,8 +749,8 @@ TCONV_DEVICE void multiply_tf32(float(&accumulators)[4], const unsigned(&a)[4], 
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// The same value, of which the compiler knows nothing. It then keeps a common part of several addresses in a register
-// instead of computing each address anew.
+// The same value, hidden from the compiler. The compiler then keeps a common part of several addresses in a register
+// and does not compute each address anew.
 TCONV_DEVICE long long kept(long long value) {
   asm("" : "+l"(value));
   return value;
@@ -745,14 +761,14 @@ template <class T> TCONV_DEVICE const T* kept(const T* value) {
 }
 #endif
 
-// N elements at once; the address must be a multiple of their size.
+// N elements that are loaded or stored at once; the address must be a multiple of their size.
 template <class T, int N> struct alignas(sizeof(T) * N) TCONV_MAY_ALIAS Vector { T values[N]; };
 
-// 2, 4, 8 or 16 bytes of what no thread of the grid writes, at a multiple of their number, two in the low half of a
-// word; zeros if they are not present. Predicated, not branched, and mostly left by the compiler where it stands in the
-// code: between products, so that loads do not keep their operands waiting. PTX ld.global.nc. (Words are no early
-// clobbers, which CUDA 11 does not know: the only register that one may take is that of `present`, which is read
-// first.)
+// Loads 2, 4, 8 or 16 bytes, aligned to their number, that no thread of the grid writes: PTX ld.global.nc. Two bytes go
+// to the low half of a word. If not `present`, words become 0 and the address is not read. The load is predicated, not
+// branched. As it is volatile, compilers mostly leave it where it stands, between products, so that it does not delay
+// their operands. (Words are no early clobbers, which CUDA 11 does not know. A word may thus share a register only with
+// `present`, which is read first.)
 #if !defined(TCONV_EMULATOR)
 template <int Bytes>
 TCONV_DEVICE void load_present(const void* address, bool present, unsigned (&words)[(Bytes + 3) / 4]);
@@ -777,12 +793,12 @@ template <> TCONV_DEVICE void load_present<16>(const void* address, bool present
       : "l"(address), "r"(static_cast<int>(present)));
 }
 
-// A block's copy of pieces of some bytes, a multiple of 16, from global to shared memory, in which they lie as in
-// global memory, while its threads go on; one copy at a time. All threads call everything alike. They must have passed
-// a barrier since they used the place; what landed is visible to a thread after its `wait` and a barrier behind it.
-// Pieces that are not `wanted(number)` are left out. From sm_90 on a lane asks for all of a piece, by PTX
-// cp.async.bulk, and an mbarrier in `memory`, 8 bytes of shared memory, says when it is there. Before, each thread
-// copies 16 bytes at a time, by cp.async.cg.
+// A block's asynchronous copy of pieces from global to shared memory, one copy at a time. A piece is a multiple of 16
+// bytes, and pieces keep their places to each other. Only pieces for which `wanted(number)` is true are copied. All
+// threads make all calls. Before `begin` they must pass a barrier after their last use of the place; after `wait` they
+// must pass one before they read. From sm_90 on one lane copies one piece at a time, by PTX cp.async.bulk. An mbarrier
+// in `memory`, 8 bytes of shared memory, then counts the bytes. Before sm_90 each thread copies 16 bytes at a time, by
+// cp.async.cg.
 template <int Threads, class Wanted> struct BlockCopy {
 #if __CUDA_ARCH__ >= 900
   unsigned barrier, parity = 0;
@@ -834,10 +850,11 @@ template <int Threads, class Wanted> struct BlockCopy {
 #endif
 };
 
-// A thread's own copies of `Bytes` bytes (4, 8 or 16, at multiples of their number) from global to shared memory, in
-// groups of `OfGroup` at most, of which so many are on their way at once; zeros instead of what is not `present`, whose
-// address is not read. `wait<N>` returns when all groups but the last N have landed: they are visible to the thread
-// itself, and to others after a barrier behind it. PTX cp.async, cp.async.commit_group and cp.async.wait_group.
+// A thread's own asynchronous copies of `Bytes` bytes (4, 8 or 16, aligned to their number) from global to shared
+// memory. A group has at most `OfGroup` copies; at most `Groups` groups are on their way at once. Where a copy is not
+// `present`, zeros are written and the address is not read. `wait<N>` returns when all groups but the last N have
+// landed. They are then visible to the thread itself, and to others after a barrier. PTX cp.async,
+// cp.async.commit_group and cp.async.wait_group.
 template <int Bytes> TCONV_DEVICE void copy_item(void* shared, const void* global, int bytes) {
   const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
   if (Bytes == 16)
@@ -850,18 +867,19 @@ template <int Bytes, int OfGroup, int Groups> struct ThreadCopies {
   TCONV_DEVICE void begin(void* shared, const void* global, bool present) {
     begin_part(shared, global, present ? Bytes : 0);
   }
-  // The first so many bytes, and zeros behind them.
+  // Copies the first `bytes` bytes, and writes zeros behind them.
   TCONV_DEVICE void begin_part(void* shared, const void* global, int bytes) { copy_item<Bytes>(shared, global, bytes); }
   TCONV_DEVICE void end_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
   template <int N> TCONV_DEVICE void wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
 };
 #endif
 
-// Of a problem, and how many multiprocessors the GPU has. Axes are depth, height and width.
+// The sizes of a problem, and the number of multiprocessors of the GPU. Axes are depth, height and width.
 struct Sizes { int multiprocessors, batch, input[3], output[3]; };
 
-// A launch, and those before it that prepare its weights and its inputs, of no blocks where it takes them as they are.
-// `counted` is what must stay below 2^31. Where `wide_index`, offsets do not, and the layer's Index must have 64 bits.
+// The launch of a kernel, and of two kernels before it that prepare its weights and its inputs. These have 0 blocks if
+// the kernel takes weights or inputs as they are. `counted`, the highest number in a kernel's count of blocks or works,
+// must stay below 2^31. If `wide_index`, offsets reach 2^31, and the layer's Index must have 64 bits.
 struct Launch {
   long long blocks, counted;
   int threads, shared_bytes;
@@ -871,25 +889,26 @@ struct Launch {
 };
 
 constexpr long long index_limit = 1ll << 31;
-// Of a block that prepares.
+// Threads in a block that prepares weights or inputs.
 constexpr int preparing_threads = 256;
 
-// Of one channel.
+// The number of elements of one channel.
 TCONV_CONSTANT long long plane_of(const int (&sizes)[3]) {
   return static_cast<long long>(sizes[0]) * sizes[1] * sizes[2];
 }
 TCONV_CONSTANT long long larger(long long a, long long b) { return a < b ? b : a; }
 
-// An image and a position in it: of a block tile's first corner, or in a block tile.
+// An image and a position in it: a block tile's first one, or one counted from there.
 struct BlockTilePosition { int image, depth, row, column; };
 
-// A position of a block tile of which a slab has so many rows, by its number: columns first, images last.
+// The position with the given number in a block tile. A slab has `block_tile_rows` rows. Columns are numbered first,
+// images last.
 template <class Kernel> TCONV_DEVICE BlockTilePosition position_in_block_tile(int number) {
   const int column = number % Kernel::block_tile_columns, rows = number / Kernel::block_tile_columns;
   return {rows, 0, 0, column};
 }
 
-// The block tiles over maps of so many positions, by number: columns first, images last.
+// The block tiles over maps with the given numbers of positions. They are numbered like positions.
 template <class Kernel> struct BlockTiles {
   int columns, rows, depths;
 
@@ -903,13 +922,13 @@ template <class Kernel> struct BlockTiles {
   }
 };
 
-// The first input that a block tile reads, where its block has all shifts.
+// The first input of a block tile's halo, where its block has all shifts. It may lie outside the map.
 TCONV_DEVICE BlockTilePosition halo_of(const BlockTilePosition& block_tile) {
   return {block_tile.image, block_tile.depth, block_tile.row, block_tile.column - 1};
 }
 
-// The input of a block's group, and of it the halo: what a block tile reads and the places between. `Shape` has its
-// sizes.
+// The input of a block's group. The halo is the box of all inputs around a block tile that its taps can read; `Shape`
+// has its sizes.
 template <class Kernel> struct InputMap {
   static constexpr int channels = Kernel::group_in_channels;
   int batch, depths, rows, columns;
@@ -920,10 +939,10 @@ template <class Kernel> struct InputMap {
 
   struct Place {
     int image;
-    int position;   // in one channel of it
-    bool inside;
+    int position;   // in one channel of the image
+    bool inside;      // whether the column exists, too
   };
-  // A column of one of the halo's rows, counted from the halo's first one.
+  // The place of an input in the halo. The halo's rows are counted through all its slabs and images.
   TCONV_DEVICE Place place(const BlockTilePosition& halo, int halo_row, int halo_column) const {
     const int column = halo.column + halo_column, row = halo.row, depth = halo.depth;
     const bool row_inside = halo.image + halo_row < batch && in_range(depth, depths) && in_range(row, rows);
@@ -931,9 +950,10 @@ template <class Kernel> struct InputMap {
   }
 };
 
-// How a kernel is launched whose blocks own block tiles of positions, each with every set of weights. Blocks that
-// `walk` from block tile to block tile share them evenly: `at_once` at most, in multiples of `together`. Of others each
-// has one block tile. An offset within a block spans so many channels of the input, and of the output.
+// The launch of a kernel whose blocks own block tiles. A work is one block tile with one set of weights. Blocks that
+// `walk` share the works evenly; there are at most `at_once` of them, a multiple of `together`, so that with as many
+// weight sets a block keeps its set. Other blocks have one work each. An offset within a block spans at most
+// `input_reach` channels of the input and `output_reach` of the output.
 template <class Kernel>
 TCONV_CONSTANT Launch block_tiles_launch(const Sizes& sizes, const int (&positions)[3], bool walk, int at_once,
                                          int together, int input_reach) {
@@ -943,7 +963,7 @@ TCONV_CONSTANT Launch block_tiles_launch(const Sizes& sizes, const int (&positio
   const long long turns = (walk ? ceil_div(works, most) : 1) * together;
   Launch launch = {};
   launch.blocks = ceil_div(works, turns) * together;
-  launch.counted = works + launch.blocks;  // blocks count beyond the last work, by less than a grid
+  launch.counted = works + launch.blocks;  // a walk ends beyond the last work, by less than a grid
   launch.threads = Kernel::threads, launch.shared_bytes = Kernel::shared_bytes;
   launch.wide_index = larger(plane_of(sizes.input) * input_reach, plane_of(sizes.output) * 32) >= index_limit;
   launch.weight_blocks = ceil_div(Kernel::preparing_items, static_cast<long long>(preparing_threads));
@@ -951,8 +971,8 @@ TCONV_CONSTANT Launch block_tiles_launch(const Sizes& sizes, const int (&positio
   return launch;
 }
 
-// Takes a number below `Count` apart, the fastest digit first: nearly always in 32 bits, which are divided much faster
-// than 64.
+// Splits a number below `Count` into digits of mixed bases, the fastest digit first. Divides in 32 bits where `Count`
+// allows it, as 64 bits take much longer.
 template <long long Count> struct Digits {
   using Number = typename Choice<(Count <= 0x7fffffff), int, long long>::type;
   Number rest;
@@ -969,13 +989,13 @@ template <long long Count> struct Digits {
 template <class Kernel>
 TCONV_CONSTANT int axis_positions(int output_size) { return (output_size - 1) / Kernel::stride + 1; }
 
-// The tap through which a phase reads the input at the given shift, by the shift's number; -1 if there is none.
+// The tap through which a phase reads at shift number `number`; -1 if there is none.
 TCONV_CONSTANT int height_shifts_tap(int phase, int number) {
   const long long distance = static_cast<long long>(phase) + static_cast<long long>(number);
   return distance < 0 || distance >= 1 ? -1 : static_cast<int>(distance);
 }
 
-// The tap through which a phase reads the input at the given shift, by the shift's number; -1 if there is none.
+// The tap through which a phase reads at shift number `number`; -1 if there is none.
 template <class Kernel> TCONV_CONSTANT int shifts_tap(int phase, int number) {
   const long long distance =
       static_cast<long long>(phase) + Kernel::padding + static_cast<long long>(Kernel::shifts_lowest + number) *
@@ -983,7 +1003,7 @@ template <class Kernel> TCONV_CONSTANT int shifts_tap(int phase, int number) {
   return distance < 0 || distance >= Kernel::kernel ? -1 : static_cast<int>(distance);
 }
 
-// Whether any phase of a tile of rows has a tap at this shift. Tiles of several phases are not looked into.
+// Whether any phase of a row tile has a tap at this shift. True, unchecked, for tiles of several phases.
 template <class Kernel> TCONV_CONSTANT bool mma_has_taps(int shift, int phase_tile) {
   return Kernel::every_phase_has_every_shift ||
          (height_shifts_tap(phase_tile / Kernel::stride,
@@ -991,12 +1011,12 @@ template <class Kernel> TCONV_CONSTANT bool mma_has_taps(int shift, int phase_ti
           shifts_tap<Kernel>(phase_tile % Kernel::stride, shift % Kernel::shifts_count) >= 0);
 }
 
-// Behind the stage that begins at so many bytes; the first one behind the last.
+// The stage after the one that begins at byte `stage`; after the last one, the first.
 template <class Kernel> TCONV_CONSTANT int mma_next_weight_stage(int stage) {
   return stage == (Kernel::weight_stages - 1) * Kernel::weight_stage_bytes ? 0 : stage + Kernel::weight_stage_bytes;
 }
 
-// How far the input at a shift lies behind that at the highest one.
+// The distance, in places, from the input at the highest shift to the input at a shift.
 template <class Kernel> TCONV_CONSTANT int mma_halo_offset(int shift) {
   const int depth = shift / Kernel::shifts_count, column = shift % Kernel::shifts_count;
   return (0 - depth) * Kernel::row_places + Kernel::shifts_halo - column;
@@ -1011,25 +1031,25 @@ template <class Kernel> TCONV_CONSTANT int mma_next_input_stage(int stage) {
 }
 
 struct Epilogue {
-  // What a channel needs, loaded.
+  // The loaded values of a channel: the program's and the bias. `y` adds the bias to an accumulator.
   struct Channel {
     float bias;
     TCONV_DEVICE float y(float accumulator) const { return accumulator + bias; }
   };
-  const float* bias;  // of the block's group
+  const float* bias;  // of the first channel of the block's group
 
-  // Of a channel of the group.
+  // Loads the values of a channel, counted from the group's first.
   TCONV_DEVICE Channel of(int channel) const {
     Channel of;  // C++14 initialises no bases by a list
     of.bias = __ldg(bias + channel);
     return of;
   }
-  // An output of its y.
+  // Output i of `values` from its y. Rounds here.
   template <class Values>
   TCONV_DEVICE float output(float y, const Channel& channel, const Values& values, int i = 0) const { return y; }
 };
 
-// Gets an item out of the words in which some lie one after the other.
+// Unpacks one item of the words.
 template <int N> TCONV_DEVICE void mma_unpack(const Vector<unsigned, N>& words, int number, float& item) {
   item = __uint_as_float(words.values[number]);
 }
@@ -1039,13 +1059,14 @@ template <class Kernel> TCONV_DEVICE const float* mma_first_input(const float* x
   return x + static_cast<long long>(group) * Kernel::group_in_channels * plane;
 }
 
-// A thread's part of a block tile's inputs that come through registers, where they are rounded and, unless they are
-// channels_last, transposed: a k-tile is on its way while the one before it is multiplied. In shared memory they lie
-// position by position, the channels of a k-tile together, as ldmatrix wants them. They come in patches of a vector of
-// channels by `patch_columns` neighbouring columns. A load takes one channel of a patch, or all of a column where
-// inputs are channels_last; what is stored is a column. Patches of several columns need rows that begin at multiples of
-// a patch: then patches do so too, and while a row of the halo may begin and end within one, a row of the input does
-// not.
+// A thread's part of inputs that pass through registers. There they are rounded and, unless channels_last, transposed.
+// The next k-tile is in flight while a k-tile is multiplied. In shared memory inputs lie position by position, the
+// channels of a k-tile together, as ldmatrix reads them.
+//
+// A patch is a vector of channels by `patch_columns` neighbouring columns. A load takes one channel of a patch or, from
+// channels_last inputs, all channels of a column; a store takes a column. Patches of several columns need rows that
+// begin at multiples of a patch. Then a patch is in the input as a whole or not at all. The halo's rows may begin and
+// end within a patch.
 template <class Kernel> struct MmaTransposedInputs {
   static constexpr int side = kVectorItems, columns_together = Kernel::pipeline_patch_columns;
   static constexpr int load_bytes = columns_together * kItemBytes, loads = side, words = load_bytes / 4;
@@ -1054,11 +1075,11 @@ template <class Kernel> struct MmaTransposedInputs {
   const float* first;                  // of the block tile's first image
   unsigned inside;                       // by patch: whether it is one of the input
   int offsets[Kernel::thread_patches];  // of the patch's first channel and column in the first k-tile
-  // Words are not taken apart before they are stored: that would wait for each load.
+  // Words are unpacked when they are stored: unpacking them sooner would wait for each load.
   Vector<unsigned, words> values[Kernel::thread_patches][loads];
 
-  // Neighbouring threads load what lies together in memory. Where they have several columns each, eight beside each
-  // other have other channels, which they store in other banks.
+  // Neighbouring threads load neighbouring memory. With patches of several columns, eight neighbouring threads have
+  // different channels, which they store to different banks.
   static TCONV_DEVICE int number(int i) { return static_cast<int>(threadIdx.x) + i * Kernel::threads; }
   static constexpr int vectors_first = columns_together == 1 ? 1 : Kernel::k_tile_vectors > 8 ? 8
       : Kernel::k_tile_vectors;
@@ -1067,11 +1088,11 @@ template <class Kernel> struct MmaTransposedInputs {
   }
   static TCONV_DEVICE int patch(int i) { return number(i) / vectors_first % Kernel::halo_patches; }
   static TCONV_DEVICE int row(int i) { return patch(i) / Kernel::row_patches; }
-  // In the halo's row; negative where the first patch begins before it.
+  // A column of the halo's row; negative where the row's first patch begins before the halo.
   static TCONV_DEVICE int halo_column(int i) {
     return patch(i) % Kernel::row_patches * columns_together - Kernel::patch_lead;
   }
-  // Most are known to be there; the compiler cannot see it from their numbers.
+  // Whether the thread has an i-th patch. The compiler knows the first comparison, which mostly decides.
   static TCONV_DEVICE bool present(int i) {
     constexpr int all = Kernel::halo_patches * Kernel::k_tile_vectors;
     return (i + 1) * Kernel::threads <= all || number(i) < all;
@@ -1084,7 +1105,7 @@ template <class Kernel> struct MmaTransposedInputs {
   TCONV_DEVICE MmaTransposedInputs(const float* x, int group, int batch, int depths, int rows, int columns)
       : map(batch, depths, rows, columns), x(mma_first_input<Kernel>(x, group, map.plane)) {}
 
-  // Whatever is loaded from now on is of this block tile.
+  // Later loads are of this block tile.
   TCONV_DEVICE void begin(const BlockTilePosition& block_tile) {
     first = x + static_cast<long long>(block_tile.image) * map.channels * map.plane;
     const BlockTilePosition halo = halo_of(block_tile);
@@ -1097,7 +1118,7 @@ template <class Kernel> struct MmaTransposedInputs {
     }
   }
 
-  // Asks for one of so many parts of a k-tile, if it is `wanted`.
+  // Asks for one of `parts` parts of a k-tile, if it is `wanted`.
   TCONV_DEVICE void load(int k_tile, bool wanted, int part, int parts, unsigned char*) {
     const long long channel_pitch = map.plane;
     const float* const of_k_tile = first + k_tile * Kernel::k_tile_channels * channel_pitch;
@@ -1115,7 +1136,7 @@ template <class Kernel> struct MmaTransposedInputs {
 
   TCONV_DEVICE void wait() {}
 
-  // Behind the last part of a k-tile: stores it.
+  // Comes after the last part of a k-tile: stores the k-tile.
   TCONV_DEVICE void end_k_tile(bool wanted, unsigned char* stage) const {
     if (!wanted) return;
     TCONV_UNROLL for (int i = 0; i < Kernel::thread_patches; ++i) {
@@ -1124,7 +1145,7 @@ template <class Kernel> struct MmaTransposedInputs {
         if (!in_halo(halo_column(i) + c)) continue;
         float column[side];
         TCONV_UNROLL for (int k = 0; k < side; ++k) mma_unpack(values[i][k], c, column[k]);
-        // Puts a vector of neighbouring channels at one place of a stage, as the tensor core shall see them.
+        // Stores a vector of neighbouring channels at one place of a stage, as factors: rounded, or split into planes.
         Vector<float, 4> factors;
         TCONV_UNROLL for (int k = 0; k < kVectorItems; ++k) factors.values[k] = matrix_operand(column[k]);
         *reinterpret_cast<Vector<float, 4>*>(stage + (row(i) * Kernel::halo_columns + halo_column(i) + c) *
@@ -1134,10 +1155,10 @@ template <class Kernel> struct MmaTransposedInputs {
   }
 };
 
-// A thread's part of a block tile's inputs that lie channel by channel: some patches of some channels, copied as they
-// are, several k-tiles ahead. A warp rounds or transposes them when it loads its operands; 16-bit ones only where no
-// shift moves them along the row, as they are transposed eight by eight. (Before sm_90 a wait for weights is one for
-// all copies, so that only the next k-tile is on its way.)
+// A thread's part of inputs that are copied channel by channel: some patches of some channels, several k-tiles ahead.
+// Warps round or transpose them when they load fragments. 16-bit inputs are copied only where no shift moves along the
+// row, because eight aligned columns are transposed at once. Before sm_90, a wait for weights waits for all copies, so
+// only the next k-tile is in flight.
 template <class Kernel> struct MmaCopiedInputs {
   static constexpr int lanes = Kernel::patch_lanes, sharers = Kernel::threads / lanes;
   static constexpr int patch_bytes = Kernel::pipeline_patch_columns * kItemBytes;
@@ -1151,7 +1172,7 @@ template <class Kernel> struct MmaCopiedInputs {
   TCONV_DEVICE MmaCopiedInputs(const float* x, int group, int batch, int depths, int rows, int columns)
       : map(batch, depths, rows, columns), x(mma_first_input<Kernel>(x, group, map.plane)) {}
 
-  // Whatever is copied from now on is of this block tile.
+  // Later copies are of this block tile.
   TCONV_DEVICE void begin(const BlockTilePosition& block_tile) {
     first = x + static_cast<long long>(block_tile.image) * map.channels * map.plane;
     const BlockTilePosition halo = halo_of(block_tile);
@@ -1166,7 +1187,7 @@ template <class Kernel> struct MmaCopiedInputs {
     }
   }
 
-  // Asks for one of so many parts of a k-tile, if it is `wanted`.
+  // Asks for one of `parts` parts of a k-tile, if it is `wanted`.
   TCONV_DEVICE void load(int k_tile, bool wanted, int part, int parts, unsigned char* stage) {
     if (!wanted) return;
     const int thread = static_cast<int>(threadIdx.x), first_patch = thread % lanes, first_channel = thread / lanes;
@@ -1187,9 +1208,9 @@ template <class Kernel> struct MmaCopiedInputs {
     }
   }
 
-  // Behind the last part of a k-tile.
+  // Comes after the last part of a k-tile.
   TCONV_DEVICE void end_k_tile(bool, unsigned char*) { copies.end_group(); }
-  // Returns when the oldest k-tile that was asked for has come.
+  // Waits until the thread's copies of the oldest k-tile in flight have landed.
   TCONV_DEVICE void wait() { copies.template wait<0>(); }
 };
 
@@ -1199,19 +1220,19 @@ template <class Kernel> TCONV_CONSTANT Launch mma_launch(const Sizes& sizes) {
   const int positions[] = {sizes.output[0],
                            sizes.output[1],
                            axis_positions<Kernel>(sizes.output[2] + Kernel::block_tile_origin)};
-  // Of resident weights as many blocks as run at the same time. A lane stores neighbouring outputs of 32 channels.
+  // With resident weights, there are as many blocks as run at once. A lane stores neighbouring outputs of 32 channels.
   return block_tiles_launch<Kernel>(sizes, positions, Kernel::pipeline_resident,
       sizes.multiprocessors * Kernel::blocks, Kernel::weight_sets, Kernel::group_in_channels + Kernel::k_tile_channels);
 }
 
-// A lane's part of a warp's accumulators: of each tile of 16 rows by 8 positions those of rows lane / 4 and lane / 4 +
-// 8, at two neighbouring positions each.
+// A lane's accumulators: of each tile of 16 rows by 8 positions, rows lane / 4 and lane / 4 + 8 at two neighbouring
+// positions.
 template <class Kernel> struct MmaAccumulators {
   float values[Kernel::warps_row_tiles][Kernel::warps_position_tiles][4];
 };
 
-// Several sets of warps share the input channels, a part of each k-tile for each. Adds the accumulators of all, in
-// order, in the first set; false in the others, whose work is done.
+// Sets of warps share the input channels: each has a part of each k-tile. Adds all sets' accumulators, in a fixed
+// order, in the first set. Returns false in the other sets, whose work is done.
 template <class Kernel> TCONV_DEVICE bool mma_join(MmaAccumulators<Kernel>& accumulators, unsigned char* shared) {
   if (Kernel::warps_splits == 1) return true;
   constexpr int set = 32 * Kernel::warps, tiles = Kernel::warps_row_tiles * Kernel::warps_position_tiles;
@@ -1236,20 +1257,19 @@ template <class Kernel> TCONV_DEVICE bool mma_join(MmaAccumulators<Kernel>& accu
   return true;
 }
 
-// A subtile of a warp's outputs: its accumulators of some row tiles and some position tiles, as
-// `staged[row][position]` in the warp's part of shared memory, go to memory in the order in which they lie there. The
-// row tiles hold `slots` neighbouring phases of the same channels, from `first_slot` on; where the tile allows it they
-// are whole rows of outputs.
+// A subtile of a warp's outputs: some row tiles by some position tiles. The warp stages it as `staged[row][position]`
+// in its part of shared memory, and stores it in the order of global memory. The row tiles hold `slots` neighbouring
+// phases of the same channels, from `first_slot` on. Where the tile allows it, these are whole rows of outputs.
 template <class Kernel> struct MmaSubtile {
 
   static constexpr int slots = Kernel::subtile_slots;
   static constexpr int places = 8 * Kernel::subtile_position_tiles, pitch = Kernel::subtile_pitch / kStagedBytes;
-  // Neighbouring column phases, and how many times as many a subtile has.
+  // Neighbouring phases along the width, and how many such runs a subtile has.
   static constexpr int run = slots < Kernel::stride ? slots : Kernel::stride, most = 16 / kItemBytes;
-  // Outputs of a row that a subtile has side by side: all of a row of its block tile, or a part of each position's.
+  // How many outputs of a row a subtile has side by side: a whole row of its block tile, or a part of each position's.
   static constexpr int side_by_side = Kernel::subtile_row_tiles == Kernel::phase_tiles || slots %
       Kernel::stride == 0 ? Kernel::block_tile_columns * Kernel::stride : slots;
-  // How many outputs of one row, or channels of one output, may be stored at once, if rows are aligned.
+  // The most outputs of a row, or channels of an output, that are stored at once, if rows are aligned.
   static constexpr int row_width =
       greatest_common_divisor(greatest_common_divisor(side_by_side, Kernel::block_tile_origin), most);
 
@@ -1259,7 +1279,7 @@ template <class Kernel> struct MmaSubtile {
   int first_number, first_channel, first_slot;
   int y_channels, batch, depths, rows, columns;
 
-  // Where the output of a phase at one of the subtile's positions lies in its plane, and its image; false if nowhere.
+  // Where the output of a phase at a position of the subtile lies: image, and offset in a plane. False if nowhere.
   TCONV_DEVICE bool find(int place, int phase, int& sample, int& offset) const {
     const int number = first_number + place;
     const BlockTilePosition in_block_tile = position_in_block_tile<Kernel>(number);
@@ -1275,18 +1295,18 @@ template <class Kernel> struct MmaSubtile {
            in_range(row, rows) && in_range(column, columns);
   }
 
-  // Stores neighbouring outputs of a channel, or of channels from one on, if they are present. By a program others are
-  // computed as well: in a branch, an output's loads and arithmetic would wait until the output before is stored.
+  // Stores neighbouring outputs of a channel, or neighbouring channels of an output, if they are present. A program
+  // computes absent ones, too: in a branch, an output's loads and arithmetic would wait for the store before.
   template <int width>
   TCONV_DEVICE void put(float* to, const Vector<float, width>& together, int channel, bool present) const {
     if (present) *reinterpret_cast<Vector<float, width>*>(to) = together;
   }
 
-  // Neighbouring lanes store neighbouring outputs of a row, `width` each; where there are too few, of several channels.
+  // Neighbouring lanes store neighbouring outputs of a row, `width` each. If a row has too few, lanes share channels.
   template <int width> TCONV_DEVICE void store_rows() const {
     constexpr int items = places * run / width;
     constexpr int item_lanes = items >= 32 ? 32 : power_of_two_from(items), channel_lanes = 32 / item_lanes;
-    // Of one phase, lying side by side.
+    // Outputs of one phase, at neighbouring positions, that a lane reads at once.
     constexpr int neighbours = width % run == 0 ? width / run : 1;
     const int lane = static_cast<int>(threadIdx.x) % 32, plane = static_cast<int>(depths) * rows * columns;
 
@@ -1326,7 +1346,7 @@ template <class Kernel> struct MmaSubtile {
   }
 };
 
-// Stores the outputs of a warp, from `y` on, the first of the block's group, through the warp's part of shared memory.
+// Stores the outputs of a warp through its part of shared memory. `y` is the first output of the block's group.
 template <class Kernel>
 TCONV_DEVICE void mma_store(const MmaAccumulators<Kernel>& accumulators, const Epilogue& epilogue,
     unsigned char* shared, float* y, const BlockTilePosition& block_tile, int first_row_tile, int first_position,
@@ -1335,14 +1355,14 @@ TCONV_DEVICE void mma_store(const MmaAccumulators<Kernel>& accumulators, const E
   constexpr int subtiles = groups * (Kernel::warps_position_tiles / Kernel::subtile_position_tiles);
   constexpr int pitch = Kernel::pitch;
   float* const staged = reinterpret_cast<float*>(shared);
-  // A thread has rows lane / 4 and lane / 4 + 8 of each tile, and two neighbouring positions.
+  // A lane has rows lane / 4 and lane / 4 + 8 of each tile, at two neighbouring positions.
   const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll 1
   for (int subtile = 0; subtile < subtiles; ++subtile) {
     const int row_tile = first_row_tile + subtile % groups * Kernel::subtile_row_tiles;
     const int first_channel = row_tile / Kernel::phase_tiles * kChannels;
     __syncwarp();
-    // Registers have no numbers at run time: the subtile's are found among all.
+    // Registers cannot be indexed at run time: each subtile has its own copy of the code that stages it.
     TCONV_UNROLL for (int known = 0; known < subtiles; ++known) {
       if (known != subtile) continue;
       TCONV_UNROLL for (int i = 0; i < Kernel::subtile_row_tiles; ++i)
@@ -1353,7 +1373,7 @@ TCONV_DEVICE void mma_store(const MmaAccumulators<Kernel>& accumulators, const E
             const auto& own = accumulators.values[known % groups * Kernel::subtile_row_tiles + i]
                                          [known / groups * Kernel::subtile_position_tiles + j];
             Vector<float, 2> two;
-            // Two numbers at once: from sm_80 on one instruction for two of 16 bits, PTX cvt.rn.f16x2.f32 and
+            // Rounds two numbers. From sm_80 on one instruction makes two 16-bit numbers: PTX cvt.rn.f16x2.f32,
             // cvt.rn.bf16x2.f32.
            two.values[0] = own[half * 2] + of_channel.bias, two.values[1] = own[half * 2 + 1] + of_channel.bias;
             *reinterpret_cast<Vector<float, 2>*>(staged + (i * 16 + row) * pitch + j * 8 + lane % 4 * 2) = two;
@@ -1366,9 +1386,10 @@ TCONV_DEVICE void mma_store(const MmaAccumulators<Kernel>& accumulators, const E
   }
 }
 
-// Tiles of rows of one phase: a thread loads some neighbouring taps of the filters of its lane's two rows, so that
-// what it loads lies side by side in memory. A tap is one phase at one shift. Gaps, the pairs without a tap, become
-// zeros where they are loaded to shared memory with the others, though nobody looks at them.
+// Prepares weights where a tile of rows has one phase. A thread loads some neighbouring taps of the filters of its
+// lane's two rows, because these taps are neighbours in memory. Each tap is a pair: one phase at one shift. Pairs
+// without a tap are gaps. They become zeros if they are loaded to shared memory with the others, though nobody
+// multiplies them.
 template <class Kernel> struct MmaFilters {
 
   static constexpr int units = kUnits, together = Kernel::taps_together;
@@ -1377,7 +1398,7 @@ template <class Kernel> struct MmaFilters {
   float* prepared;
   int group, step, channel_tile, lane;
 
-  // The number of a phase and that of a shift.
+  // A phase and a shift, by number.
   struct Pair { int phase, shift; };
   template <class Axis, class Shifts> static TCONV_DEVICE Pair on_axis(int tap) {
     const int shift = Axis::shift_of(tap);
@@ -1391,7 +1412,7 @@ template <class Kernel> struct MmaFilters {
             (depth.shift + row.shift) * Kernel::shifts_count + column.shift};
   }
 
-  // A pair's vector, of one plane; of a tile beyond the last, nothing.
+  // Writes a pair's vector of one plane. Tiles beyond the last are not written.
   TCONV_DEVICE void put(const Pair& pair, int plane, const Vector<float, 4>& factors) const {
     const int tile = channel_tile * Kernel::phase_tiles + pair.phase;
     if (tile >= Kernel::row_blocks * Kernel::block_row_tiles) return;
@@ -1408,8 +1429,8 @@ template <class Kernel> struct MmaFilters {
       const int out_channel = channel_tile * 16 + lane / 4 + u % 2 * 8;
       const int in_channel = step * kStepChannels + (lane % 4 + u / 2 * 4);
       const bool present = out_channel < Kernel::group_out_channels && in_channel < Kernel::group_in_channels;
-      // Where an element of the weights lies: tap `tap` of the filter from an input channel of its group to an output
-      // channel.
+      // The address of a weight: tap `tap` of the filter from an input channel to an output channel, both counted
+      // inside the group. Weights lie as [group][input channel][output channel][tap].
       const long long filter =
           (static_cast<long long>(group) * Kernel::group_in_channels + (present ? in_channel : 0)) *
               Kernel::group_out_channels + (present ? out_channel : 0);
@@ -1431,7 +1452,7 @@ template <class Kernel> struct MmaFilters {
     }
   }
 
-  // Gaps, shared by the threads that load the taps of the same filters.
+  // Writes zeros to gaps. The threads that load taps of the same filters share the work.
   TCONV_DEVICE void clear_gaps(int number, int threads) const {
     for (int pair = number; pair < Kernel::phases * Kernel::shifts; pair += threads)
       if (!mma_has_taps<Kernel>(pair % Kernel::shifts, pair / Kernel::shifts))
@@ -1439,9 +1460,10 @@ template <class Kernel> struct MmaFilters {
   }
 };
 
-// Puts the weights into the order in which the warps load them, by one thread for each of `Shape::preparing_items`.
+// Prepares the weights, with one thread for each of `Shape::preparing_items`.
 template <class Kernel> TCONV_DEVICE void mma_weights(const float* weight, float* prepared) {
-  // From here on in all its blocks, the kernel behind this one may begin, if it was launched to overlap.
+  // Lets the next kernel begin, if it was launched to overlap, once all blocks of this one have called this. PTX
+  // griddepcontrol.launch_dependents.
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
@@ -1458,10 +1480,10 @@ template <class Kernel> TCONV_DEVICE void mma_weights(const float* weight, float
     filters.clear_gaps(tap_group, Kernel::taps / Kernel::taps_together);
 }
 
-// The prepared weights on their way to shared memory. They lie in memory in the order of a block's steps, and come into
-// one stage after the other; resident ones come into all stages at once.
+// Loads the prepared weights to shared memory. They lie in global memory in the order of a block's steps, and fill one
+// stage after the other. Resident weights fill all stages at once.
 template <class Kernel> struct MmaWeightStages {
-  // A piece is a tile of rows at a shift, where those without taps are left out.
+  // A piece of a copy is a tile of rows at a shift. Pieces without a tap are left out.
   struct WithTaps {
     int first_shift, first_row_tile;
 
@@ -1492,14 +1514,15 @@ template <class Kernel> struct MmaWeightStages {
   }
 };
 
-// Multiplies a step of a k-tile of channels at one shift, at which inputs lie `moved` bytes behind those at the highest
-// one. `weights` points to the lane's fragment of the step and the warp's first row tile, `places` are the lane's, at
-// the highest shift.
+// Multiplies a step of a k-tile at one shift. `moved` is the distance in bytes from the input at the highest shift to
+// the input at this shift. `weights` points to the lane's fragment of the step in the warp's first row tile. `places`
+// are the lane's places at the highest shift.
 template <class Kernel>
 TCONV_DEVICE void mma_multiply(MmaAccumulators<Kernel>& accumulators, int shift, int moved, int first_row_tile,
     const unsigned char* weights, const unsigned char* const (&places)[Kernel::lane_places]) {
   unsigned columns[Kernel::warps_position_tiles][2];
-  // Loads them, moved by so many bytes: `columns[plane][tile]` are the lane's two words of a tile of positions.
+  // Loads columns from `moved` bytes after `places`: `columns[plane][tile]` are the lane's two words of a position
+  // tile.
   if (Kernel::own_words) {
     TCONV_UNROLL for (int j = 0; j < Kernel::warps_position_tiles; ++j)
       TCONV_UNROLL for (int half = 0; half < kStepChannels / 4; ++half) {
@@ -1508,7 +1531,7 @@ TCONV_DEVICE void mma_multiply(MmaAccumulators<Kernel>& accumulators, int shift,
         columns[j][half] = __float_as_uint(static_cast<float>(factor));
       }
   } else {
-    // Four matrices at once: two tiles of positions, and of each the halves of 32 bytes of channels.
+    // Four matrices at once: two tiles of positions by two halves of 32 bytes of channels.
     TCONV_UNROLL for (int j = 0; j < Kernel::warps_position_tiles; j += 2) {
       unsigned words[4];
       if (Kernel::by_channel)
@@ -1521,12 +1544,12 @@ TCONV_DEVICE void mma_multiply(MmaAccumulators<Kernel>& accumulators, int shift,
   }
   TCONV_UNROLL for (int i = 0; i < Kernel::warps_row_tiles; ++i) {
     if (!mma_has_taps<Kernel>(shift, (Kernel::phases_known ? i : first_row_tile + i) % Kernel::phase_tiles)) continue;
-    // Of exact products the small ones come first.
+    // Exact products: the small ones come first.
 
     const Vector<unsigned, 4> row = *reinterpret_cast<const Vector<unsigned, 4>*>(
         weights + i * Kernel::stage_steps * kFragmentBytes);
     TCONV_UNROLL for (int j = 0; j < Kernel::warps_position_tiles; ++j) {
-      // The product of an element type.
+      // The product above for an element type.
       multiply_tf32(accumulators.values[i][j], row.values, columns[j]);
     }
   }
@@ -1540,7 +1563,7 @@ TCONV_DEVICE void mma(const float* x, const float* weight, const float* bias, fl
   const int warp_high = warp % Kernel::warps_high, warp_wide = warp / Kernel::warps_high % Kernel::warps_wide;
   const int first_step = warp / Kernel::warps * Kernel::pipeline_k_tile_steps;  // of each k-tile, for the warp's set
 
-  // Blocks with the same inputs follow each other.
+  // Blocks with the same inputs are neighbours.
   const int weight_set = static_cast<int>(blockIdx.x) % Kernel::weight_sets;
   const int group = weight_set / Kernel::row_blocks, row_block = weight_set % Kernel::row_blocks;
   const int first_row_tile = row_block * Kernel::block_row_tiles + warp_high * Kernel::warps_row_tiles;
@@ -1552,7 +1575,7 @@ TCONV_DEVICE void mma(const float* x, const float* weight, const float* bias, fl
   int number = static_cast<int>(blockIdx.x) / Kernel::weight_sets;
   const int block_tiles_together = static_cast<int>(gridDim.x) / Kernel::weight_sets;
 
-  // Of inputs, the k-tile that is asked for next, and of which block tile.
+  // The k-tile of inputs that is asked for next, and its block tile.
   MmaInputs<Kernel> inputs(x, group, batch, input_depth, input_height, input_width);
   int k_tile_ahead = 0, number_ahead = number;
   const auto is_there = [&] { return Kernel::pipeline_resident ? number_ahead < block_tile_count
@@ -1564,8 +1587,8 @@ TCONV_DEVICE void mma(const float* x, const float* weight, const float* bias, fl
     inputs.end_k_tile(is_there(), shared + stage);
     ++k_tile_ahead;
     if (!Kernel::pipeline_resident || k_tile_ahead < Kernel::k_tiles) return;
-    // Weights that stay: there are fewer blocks than block tiles, and the next block tile's first inputs are on their
-    // way while the last k-tile of this one is multiplied.
+    // Resident weights: a block computes several block tiles. The next one's first inputs are in flight while this
+    // one's last k-tile is multiplied.
     k_tile_ahead = 0;
     number_ahead += block_tiles_together;
     if (is_there()) inputs.begin(block_tiles.block_tile(number_ahead));
@@ -1573,7 +1596,7 @@ TCONV_DEVICE void mma(const float* x, const float* weight, const float* bias, fl
   inputs.begin(block_tiles.block_tile(number));
   ask(0, 1, 0);
 
-  // Where the inputs of the lane's positions lie in a stage, in bytes.
+  // Where the inputs of the lane's positions lie in a stage, at the highest shift, in bytes.
   int places[Kernel::lane_places];
   TCONV_UNROLL for (int i = 0; i < Kernel::lane_places; ++i) {
     int tile, number, offset;
@@ -1597,18 +1620,17 @@ TCONV_DEVICE void mma(const float* x, const float* weight, const float* bias, fl
       Kernel::warps_row_tiles * Kernel::tile_bytes;
   MmaWeightStages<Kernel> weights(reinterpret_cast<const unsigned char*>(weight) + weight_set *
       Kernel::block_weight_bytes, weight_stages, shared + Kernel::barrier_at, row_block);
-  // A kernel that was launched to overlap with the one before it may not touch what that one writes before this
-  // returns: then all of it has ended. PTX griddepcontrol.wait and griddepcontrol.launch_dependents; older GPUs never
-  // overlap.
+  // Waits until the kernel before this one has ended and its writes are visible. A kernel that was launched to overlap
+  // must not touch them earlier. PTX griddepcontrol.wait; before sm_90 kernels never overlap.
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif  // which prepared the weights
+#endif  // that kernel prepares the weights
   weights.ask();
   end_asking(0);
   if (Kernel::pipeline_resident) weights.copy.wait();
 
   MmaAccumulators<Kernel> accumulators;
-  int input_stage = 0, weight_stage = 0;  // where they begin, in bytes
+  int input_stage = 0, weight_stage = 0;  // where the stages begin, in bytes
   do {
     #pragma unroll
     for (int i = 0; i < Kernel::warps_row_tiles; ++i)
@@ -1940,8 +1962,8 @@ conv_ups_3_any_size_weights(const float* weight, float* prepared) {
 #include <cuda_runtime.h>
 #include <vector>
 
-// Enqueues a kernel, and returns a cudaError_t. One that `overlaps` begins while the kernel before it runs, and waits
-// for it itself.
+// Enqueues a kernel, and returns a cudaError_t. A kernel that `overlaps` may begin while the kernel before it runs; it
+// waits for that kernel's end itself, by griddepcontrol.wait.
 static int enqueue(const void* kernel, void** arguments, int64_t grid, int block, int shared_bytes, int64_t stream,
                    bool overlaps) {
   if (grid >= int64_t(1) << 31) return cudaErrorInvalidConfiguration;
@@ -1966,12 +1988,14 @@ static int enqueue(const void* kernel, void** arguments, int64_t grid, int block
   return cudaLaunchKernel(kernel, blocks, block, arguments, shared_bytes, on);
 }
 
-// Enqueues one kernel and returns a cudaError_t. Where y is 0 it returns how many samples one launch may take instead,
-// 0 where not even one.
+// Enqueues one kernel, after those that prepare for it, if any. Returns a cudaError_t. If y is 0, it enqueues nothing
+// and returns the number of samples that one launch may take: the batch or what halving leaves of it, 0 if none fits.
 //
-// The numbers: place of the kernel, stream, multiprocessors, addresses of x, weight, bias, y and of memory for prepared
-// weights and inputs, channels of the tensor in which y lies, batch, depth, height and width of the input and of the
-// output, and addresses of what the program behind the layer reads.
+// `numbers` holds:
+//   0 number of the kernel    1 stream    2 multiprocessors    3 to 6 addresses of x, weight, bias and y
+//   7 address of memory for prepared weights, then prepared inputs    8 channels of the tensor in which y lies
+//   9 batch    10 to 12 depth, height and width of the input    13 to 15 depth, height and width of the output
+//   16 on: addresses of the program's operands
 static int64_t launched(const std::vector<int64_t>& numbers, tconv::Launch (*launch_of)(const tconv::Sizes&),
                         const void* kernel, const void* of_weights, const void* of_inputs) {
   const auto size = [&](int i) { return static_cast<int>(numbers[i]); };
