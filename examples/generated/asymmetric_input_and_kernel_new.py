@@ -271,7 +271,7 @@ def _define(space):
     return defined
 
 # What torch.compile and dispatch modes see, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_07b8dc33810a4166")
+_OPERATOR = _define("tconv_cb605d18ed4ea098")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them
@@ -542,8 +542,8 @@ namespace tconv {
 // Shared memory, in this order, as far as the layer needs it. A stage is filled again when all consumers have read it,
 // so the next block tile's inputs arrive while this one's outputs are stored:
 //
-//   | weights     | inputs      | raw inputs,     | outputs, staged   | where inputs lie | barriers: full and
-//   | stages      | stages      | to be transposed    | by each warpgroup | in global memory | empty, of each stage
+//   | weights     | inputs      | raw inputs, to be | outputs, staged   | where inputs lie | barriers: full and
+//   | stages      | stages      | transposed        | by each warpgroup | in global memory | empty, of each stage
 //
 // Waits. A consumer waits for the mbarrier "full": a producer's copies have landed. A producer waits for "empty": the
 // inputs are in the consumers' registers, or the products that read the weights are done. A consumer has two batches of
