@@ -271,7 +271,7 @@ def _define(space):
     return defined
 
 # What torch.compile and dispatch modes see, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_cb605d18ed4ea098")
+_OPERATOR = _define("tconv_ea40366ae94d058e")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them
@@ -1161,7 +1161,7 @@ template <class Kernel> struct WgmmaStore {
     return outputs;
   }
 
-  // Contiguous outputs whose neighbours are in other threads pass through shared memory. A warpgroup stages them as
+  // Contiguous outputs whose neighbours are in other threads go through shared memory. A warpgroup stages them as
   // `staged[channel][position][phase]`, in subtiles: some channels of a tile at neighbouring phases.
   struct Subtile { int tile, phase, octet; };
   static constexpr int subtile_octets = kChannels / 8 / staged_octets, subtiles = kPositionTiles * subtile_octets;

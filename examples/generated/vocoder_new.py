@@ -291,7 +291,7 @@ def _define(space):
     return defined
 
 # What torch.compile and dispatch modes see, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_eec7c9f22af37a97")
+_OPERATOR = _define("tconv_585ce2bd1be8ae84")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them
@@ -715,7 +715,7 @@ TCONV_DEVICE void load_matrices(const void* row, unsigned (&words)[4]) {
       "=r"(words[2]), "=r"(words[3]) : "r"(address) : "memory");
 }
 
-// Loads four 8x8 matrices of 16-bit items, each transposed, by PTX ldmatrix with .trans. Lanes pass addresses as above.
+// Loads four 8x8 matrices of 16-bit items, each transposed, by PTX ldmatrix with .trans. Lanes give addresses as above.
 // Lane l gets two items of column l / 4 of each matrix, in row 2 * (l % 4) and in the next one.
 TCONV_DEVICE void load_transposed_matrices(const void* row, unsigned (&words)[4]) {
   const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
@@ -795,10 +795,10 @@ template <> TCONV_DEVICE void load_present<16>(const void* address, bool present
 
 // A block's asynchronous copy of pieces from global to shared memory, one copy at a time. A piece is a multiple of 16
 // bytes, and pieces keep their places to each other. Only pieces for which `wanted(number)` is true are copied. All
-// threads make all calls. Before `begin` they must pass a barrier after their last use of the place; after `wait` they
-// must pass one before they read. From sm_90 on one lane copies one piece at a time, by PTX cp.async.bulk. An mbarrier
-// in `memory`, 8 bytes of shared memory, then counts the bytes. Before sm_90 each thread copies 16 bytes at a time, by
-// cp.async.cg.
+// threads make all calls. Before `begin` they must meet at a barrier after their last use of the place; after `wait`
+// they must meet at one before they read. From sm_90 on one lane copies one piece at a time, by PTX cp.async.bulk. An
+// mbarrier in `memory`, 8 bytes of shared memory, then counts the bytes. Before sm_90 each thread copies 16 bytes at a
+// time, by cp.async.cg.
 template <int Threads, class Wanted> struct BlockCopy {
 #if __CUDA_ARCH__ >= 900
   unsigned barrier, parity = 0;
@@ -1059,7 +1059,7 @@ template <class Kernel> TCONV_DEVICE const float* mma_first_input(const float* x
   return x + static_cast<long long>(group) * Kernel::group_in_channels * plane;
 }
 
-// A thread's part of inputs that pass through registers. There they are rounded and, unless channels_last, transposed.
+// A thread's part of inputs that go through registers. There they are rounded and, unless channels_last, transposed.
 // The next k-tile is in flight while a k-tile is multiplied. In shared memory inputs lie position by position, the
 // channels of a k-tile together, as ldmatrix reads them.
 //

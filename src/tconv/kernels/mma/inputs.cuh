@@ -41,7 +41,7 @@ TCONV_DEVICE const typename Layer::Element* mma_first_input(const typename Layer
   return x + static_cast<long long>(group) * Layer::group_in_channels * (Tile::channels_last ? 1 : plane);
 }
 
-// A thread's part of inputs that pass through registers. There they are rounded and, unless channels_last, transposed.
+// A thread's part of inputs that go through registers. There they are rounded and, unless channels_last, transposed.
 // The next k-tile is in flight while a k-tile is multiplied. In shared memory inputs lie position by position, the
 // channels of a k-tile together, as ldmatrix reads them.
 //

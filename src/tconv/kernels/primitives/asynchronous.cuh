@@ -6,10 +6,10 @@ namespace tconv {
 
 // A block's asynchronous copy of pieces from global to shared memory, one copy at a time. A piece is a multiple of 16
 // bytes, and pieces keep their places to each other. Only pieces for which `wanted(number)` is true are copied. All
-// threads make all calls. Before `begin` they must pass a barrier after their last use of the place; after `wait` they
-// must pass one before they read. From sm_90 on one lane copies one piece at a time, by PTX cp.async.bulk. An mbarrier
-// in `memory`, 8 bytes of shared memory, then counts the bytes. Before sm_90 each thread copies 16 bytes at a time, by
-// cp.async.cg.
+// threads make all calls. Before `begin` they must meet at a barrier after their last use of the place; after `wait`
+// they must meet at one before they read. From sm_90 on one lane copies one piece at a time, by PTX cp.async.bulk. An
+// mbarrier in `memory`, 8 bytes of shared memory, then counts the bytes. Before sm_90 each thread copies 16 bytes at a
+// time, by cp.async.cg.
 #if !defined(TCONV_EMULATOR)
 template <int Threads, class Wanted>
 struct BlockCopy {

@@ -17,7 +17,7 @@ TCONV_DEVICE void load_matrices(const void* row, unsigned (&words)[4]) {
 }
 #endif
 
-// Loads four 8x8 matrices of 16-bit items, each transposed, by PTX ldmatrix with .trans. Lanes pass addresses as above.
+// Loads four 8x8 matrices of 16-bit items, each transposed, by PTX ldmatrix with .trans. Lanes give addresses as above.
 // Lane l gets two items of column l / 4 of each matrix, in row 2 * (l % 4) and in the next one.
 #if !defined(TCONV_EMULATOR)
 TCONV_DEVICE void load_transposed_matrices(const void* row, unsigned (&words)[4]) {

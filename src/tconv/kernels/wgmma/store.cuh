@@ -97,7 +97,7 @@ struct WgmmaStore {
     return outputs;
   }
 
-  // Contiguous outputs whose neighbours are in other threads pass through shared memory. A warpgroup stages them as
+  // Contiguous outputs whose neighbours are in other threads go through shared memory. A warpgroup stages them as
   // `staged[channel][position][phase]`, in subtiles: some channels of a tile at neighbouring phases.
   struct Subtile {
     int tile, phase, octet;
