@@ -1,10 +1,10 @@
-"""The part of a generated file that is the same in all of them: modules of this folder, copied one behind the other.
+"""The runtime of generated files: modules of this folder, copied one after the other in the order of `PARTS`.
 
-`PARTS` has their order. Of each the text below its mark is copied, so what stands above it is for those who read or
-check the module here. Some parts only some files have, and within a part what stands between two marks
+Only the text below a module's mark is copied. The lines above the mark serve readers and checkers of the module here.
+A file gets only the parts that it needs. Within a part, the same holds for lines between two equal marks
 (`tconv.codegen.marks`). `generate` fills in the places that are empty here, as ``_RECORDED = {}``.
 
-All of it runs where generated files run: Python 3.8 and PyTorch 1.13 on.
+All of it runs where generated files run: on Python 3.8 and PyTorch 1.13 or newer.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from pathlib import Path
 
 from tconv.codegen.marks import marks, only, unmarked
 
-#: What marks ask: whether the file has layers with something behind them; a program among that; one with tensors that
-#: scale, for whose gradients there are programs of their own; modules in a row that it hands to a layer.
+#: What marks ask of a file: whether layers have epilogues; whether kernels compute any of them, by programs; whether a
+#: program scales by a tensor, whose gradient needs its own program; whether a layer gets modules of a Sequential.
 EPILOGUES, PROGRAMS, SCALES, SEQUENCES = (
     "where epilogues are fused",
     "where programs are computed",
     "where tensors scale",
     "where sequences are fused",
 )
-#: Whether it calls functions of torch; whether layers come to the model that its text does not construct, or lazy ones;
-#: and whether weights are put into another order.
+#: Whether the file calls functions of torch.nn.functional; whether the model may have layers that the file's text does
+#: not construct; whether it may have lazy layers; whether kernels put weights into another order first.
 FUNCTIONS, ELSEWHERE, LAZY, PREPARED = (
     "where functions are called",
     "where layers are built elsewhere",
     "where layers are lazy",
     "where weights are prepared",
 )
-#: In the order in which they stand in a file, with what a file has them for; "" where every file has them.
+#: The parts in the order of a file, each with what a file must have to get it; "" where every file gets it.
 PARTS = (
     ("records", ""),
     ("known_epilogues", PROGRAMS),
@@ -48,9 +48,9 @@ PARTS = (
     ("sequences", SEQUENCES),
     ("model", ""),
 )
-#: What stands at its end.
+#: The part at a file's end.
 BELOW = "binding"
-#: By which epilogues are handed to layers.
+#: The parts that hand epilogues to layers.
 _OF_EPILOGUES = ("epilogues", "gradients", "equal", "sequences")
 _MARK = "# ---- copied from here on\n"
 
@@ -63,19 +63,19 @@ def part(name: str) -> str:
 
 
 def text_for(wanted: Mapping[str, bool]) -> str:
-    """What stands above the model in a file, by what that needs."""
+    """The text above the model in a file; `wanted` says what the file has."""
     parts = [part(name) for name, when in PARTS if not when or wanted[when]]
     return "\n\n\n".join(only(text, {mark: wanted[mark] for mark in marks(text)}).strip("\n") for text in parts)
 
 
 def epilogues_text() -> str:
-    """What hands epilogues to layers."""
+    """The text of the parts that hand epilogues to layers, without marks."""
     return "\n\n\n".join(unmarked(part(name)) for name in _OF_EPILOGUES)
 
 
 @cache
 def names() -> dict[str, bool]:
-    """The module-level names of all parts; True for those that an import binds."""
+    """The module-level names of all parts; True for a name that an import binds."""
     found: dict[str, bool] = {}
     for name in (*(name for name, _ in PARTS), BELOW):
         for node in ast.parse(part(name)).body:

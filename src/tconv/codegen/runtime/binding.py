@@ -1,12 +1,12 @@
-"""The kernels' text, and what Python calls of it. It stands at the end of a file."""
+"""The kernels' text, and the function of it that Python calls. It stands at the end of a file."""
 # mypy: ignore-errors
 
 # ---- copied from here on
 
-# The CUDA kernels, as one text for each family.
+# The CUDA text of the kernels, by family.
 _CUDA = {}
 
-# What Python calls: a module of one function, in plain C, as a header of bindings alone takes seconds to compile.
+# The Python module of each family, with one function, `launch`. It is plain C: pybind11 takes seconds to compile.
 _BINDING = r"""
 #include <Python.h>
 #include <cstdint>

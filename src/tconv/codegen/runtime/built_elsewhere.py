@@ -1,4 +1,4 @@
-"""How layers come to those classes that were not constructed by the model's own text."""
+"""Gives layers the classes of a generated file where the file's own text did not construct them."""
 # mypy: ignore-errors
 
 import functools
@@ -18,10 +18,10 @@ _THEIRS = tuple(getattr(nn, f"{lazy}ConvTranspose{dims}d") for lazy in ("Lazy", 
 
 @functools.lru_cache(maxsize=None)
 def _cuda_class(kind, parametrized):
-    """The class that takes the place of `kind`, one of torch's or a subclass that was defined elsewhere."""
+    """The class that replaces `kind`, which is torch's or a subclass that was defined elsewhere."""
     if kind in _THEIRS:
         return _on_cuda(kind)
-    if parametrized:  # this class was made by torch.nn.utils.parametrize, for one module, right above its own
+    if parametrized:  # torch.nn.utils.parametrize made `kind`, for one module, as a subclass of the module's class
         return type(kind.__name__, (_cuda_class(kind.__base__, False),), dict(vars(kind)))
     theirs = next(base for base in kind.__mro__ if base in _THEIRS)
     forward = type(theirs.__name__, (_CudaForward, theirs), {})
@@ -31,7 +31,7 @@ def _cuda_class(kind, parametrized):
 
 
 def _reduced(module, protocol):
-    """How a module of such a class is pickled and copied: by its own class, which is found where it was defined."""
+    """Pickles and copies a module by the class that it had before: pickle finds that class where it was defined."""
     kind = type(module).__bases__[0]
     make, values, *state = kind.__reduce_ex__(module, protocol)
     return (_made_again, (make, *(kind if value is type(module) else value for value in values)), *state)
@@ -45,7 +45,7 @@ def _made_again(make, *values):
 
 
 def _swap(model):
-    """Gives transposed convolutions that were built elsewhere the classes above; their parameters stay as they are."""
+    """Gives transposed convolutions that were built elsewhere the classes above. Their parameters stay."""
     for name, module in model.named_modules():
         if isinstance(module, _THEIRS) and not isinstance(module, _CudaForward):
             module.__class__ = _cuda_class(type(module), hasattr(module, "parametrizations"))

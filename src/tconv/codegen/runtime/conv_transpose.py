@@ -1,4 +1,4 @@
-"""The transposed convolution of a generated file: with its gradients, and as one operator for compilers."""
+"""The transposed convolution of a generated file, with its gradients, and as one operator for compilers."""
 # mypy: ignore-errors
 
 import functools
@@ -32,7 +32,7 @@ def _run(launch, x, weight, bias, *operands):
 def _fill(y, launch, x, weight, bias, *operands):
     x, weight = x.contiguous(), weight.contiguous()
     # ---- where weights are prepared
-    if launch.kernel.family != "direct":  # bulk copies begin at multiples of 16 bytes
+    if launch.kernel.family != "direct":  # bulk copies need addresses that are multiples of 16 bytes
         x = x.clone() if x.data_ptr() % 16 else x
         weight = weight.clone() if weight.data_ptr() % 16 else weight
     # ---- where weights are prepared
@@ -40,7 +40,7 @@ def _fill(y, launch, x, weight, bias, *operands):
     # ---- where programs are computed
     if operands:
         operands = [t.contiguous() for t in operands]
-        # Outputs that lie together are read at once.
+        # Kernels read operands of neighbouring outputs at once, up to 16 aligned bytes.
         operands = [t.clone() if t.data_ptr() % 16 else t for t in operands]
     # ---- where programs are computed
     if launch.samples >= launch.batch:
@@ -55,7 +55,7 @@ def _fill(y, launch, x, weight, bias, *operands):
 
 
 def _as_theirs(y, x, weight):
-    """The result in PyTorch's memory format: channels_last in, channels_last out."""
+    """The result in the memory format that PyTorch would give it: channels_last in, channels_last out."""
     last = _last(x, weight)
     return y if last is None else y.contiguous(memory_format=last)
 
@@ -75,7 +75,7 @@ def _save(ctx, inputs, output):
 
 
 def _gradients(ctx, gradient, saved=None, needed=None):
-    """Of input, weight and bias, and of the five options."""
+    """Gradients of input, weight and bias; None for each of the five options."""
     stride, padding, output_padding, groups, dilation = ctx.options
     options = (stride, padding, dilation, True, output_padding, groups, list((needed or ctx.needs_input_grad)[:3]))
     gradients = torch.ops.aten.convolution_backward(gradient, *saved or ctx.saved_tensors, ctx.bias_sizes, *options)
@@ -94,7 +94,7 @@ class _ConvTranspose(torch.autograd.Function):
         return (*_gradients(ctx, gradient)[:3], None, None)
 
 
-# Its own `apply` asks first whether torch.func is at work, which is known here: a microsecond of each call.
+# Function.apply first asks whether torch.func is active. `_looked_at` has asked already: this saves a microsecond.
 _apply = super(torch.autograd.Function, _ConvTranspose).apply
 
 
@@ -116,9 +116,9 @@ def _operators_shape(x, weight, bias, *options):
 
 
 def _define(space):
-    """The operator of this load of the file, in that namespace; None where PyTorch has none.
+    """Defines the operator of this load of the file in namespace `space`; None where PyTorch has no custom operators.
 
-    To define a name again would take the operator away from the load that has it: each has a name of its own.
+    Each load takes a new name. To define a name again would take the operator from the load that defined it first.
     """
     if not hasattr(torch.library, "custom_op"):
         return None
@@ -132,19 +132,19 @@ def _define(space):
     return defined
 
 
-# What torch.compile and dispatch modes see, as one node; named by the contents of this file.
+# torch.compile and dispatch modes see a call as this one operator. Its namespace has the digest of this file.
 _OPERATOR = _define("tconv_DIGEST")
 
 
 def _tuple(value, dims):
-    if type(value) is tuple and len(value) == dims:  # as modules have them
+    if type(value) is tuple and len(value) == dims:  # modules keep their options like this
         return value
     values = tuple(map(operator.index, value)) if hasattr(value, "__iter__") else (operator.index(value),)
     return values * dims if len(values) == 1 else values
 
 
 def _autocast_dtype():
-    """What autocast makes of operands; None where it is off."""
+    """The type that autocast casts operands to; None where autocast is off."""
     if not torch.is_autocast_enabled():
         return None
     newer = hasattr(torch, "get_autocast_dtype")
@@ -159,7 +159,7 @@ def _autocast(tensor, dtype):
 def _conv_transpose(
     dims, input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1, epilogue=None
 ):
-    """Equivalent to: the conv_transpose of torch.nn.functional with `dims` spatial dimensions."""
+    """Equivalent to conv_transpose1d, 2d or 3d of torch.nn.functional, by `dims`."""
     stride, padding, dilation = _tuple(stride, dims), _tuple(padding, dims), _tuple(dilation, dims)
     options = (stride, padding, _tuple(output_padding, dims), groups, dilation)
     autocast = _autocast_dtype()
@@ -192,14 +192,14 @@ def _wants_gradients(*tensors):
 
 
 def _wanted(tensors, options, program=""):
-    """The launch for these tensors; None where PyTorch's own operator is to run. It gives its errors, too."""
+    """The launch for these tensors; None where PyTorch's operator runs instead. Errors of arguments are PyTorch's."""
     x, weight, bias = tensors
     other = x if bias is None else bias
     if not (x.dtype == weight.dtype == other.dtype and x.device == weight.device == other.device):
         return None
     reason = _looked_at(tensors)
     if not reason:
-        # Shapes in a trace of torch.jit are no numbers.
+        # While torch.jit traces, shapes hold tensors instead of numbers: they are read only here.
         shapes = (x.shape, weight.shape, None if bias is None else bias.shape)
         launch = _launch_for(x.device, x.dtype, *shapes, options, program)
         if type(launch) is _Launch:
@@ -212,14 +212,14 @@ def _wanted(tensors, options, program=""):
     return None
 
 
-# Missing in some versions of PyTorch.
+# Some versions of PyTorch lack these functions: bool() and int() then answer False and 0.
 _transforms = getattr(torch._C, "_are_functorch_transforms_active", bool)
 _modes = getattr(torch._C, "_len_torch_dispatch_stack", int)
 _PLAIN = (torch.Tensor, nn.Parameter, type(None))
 
 
 def _looked_at(tensors):
-    """Who looks at what is computed, and so is to see PyTorch's operator; "" where nobody does."""
+    """Says what watches operators in this call, and so must see PyTorch's own; "" where nothing does."""
     if torch._C._get_tracing_state() is not None:
         return "torch.jit traces the call"
     if _transforms():
@@ -235,18 +235,18 @@ def _looked_at(tensors):
 
 
 def _allows_tf32():
-    """Whether PyTorch may round operands of convolutions to TF32: its newer flag where it has one, else the older."""
+    """Whether PyTorch's flags allow TF32 in convolutions. Its newer flag decides where it has one, else the older."""
     newer = getattr(torch._C, "_get_fp32_precision_getter", None)
     return torch._C._get_cudnn_allow_tf32() if newer is None else newer("cuda", "conv") == "tf32"
 
 
 @functools.lru_cache(maxsize=None)
 def _elsewhere(weight_shape, options, reason, elsewhere):
-    """Says, once for each layer and reason, that PyTorch runs it; where that is an error, says so each time."""
+    """Warns, once for each layer and reason, that PyTorch runs a layer. With ELSEWHERE "error", raises each time."""
     stride, padding, _, groups, dilation = options
     channels = f"{weight_shape[0]}→{weight_shape[1] * groups}"
     sizes = f"kernel {weight_shape[2:]}, stride {stride}, padding {padding}, dilation {dilation}, groups {groups}"
     layer = f"conv_transpose{len(stride)}d {channels}, {sizes}"
-    if elsewhere == "error":  # what is raised is not kept
+    if elsewhere == "error":  # lru_cache keeps no exceptions, so every call raises
         raise RuntimeError(f"no kernel of this file runs {layer}: {reason} (ELSEWHERE is 'error')")
     warnings.warn(f"PyTorch runs {layer}, not a kernel of this file: {reason}", stacklevel=2)

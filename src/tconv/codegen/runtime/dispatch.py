@@ -20,7 +20,7 @@ _Gpu = namedtuple("_Gpu", "capability shared_bytes multiprocessors")
 
 @functools.lru_cache(maxsize=None)
 def _gpu(device):
-    """What decides which kernels run there; None where none does."""
+    """The properties of a device that decide which kernels run there; None where it is no GPU."""
     if device.type != "cuda":
         return None
     capability = torch.cuda.get_device_capability(device)
@@ -29,7 +29,7 @@ def _gpu(device):
 
 
 def _has_sm_90a(capability):
-    """Whether the GPU and the compiler know sm_90a, which is Hopper's alone."""
+    """Whether the GPU is Hopper and its compiler builds for sm_90a."""
     return capability == (9, 0) and int((torch.version.cuda or "0").partition(".")[0]) >= 12
 
 
@@ -45,17 +45,17 @@ def _three(values, fill):
     return (fill,) * (3 - len(values)) + tuple(values)
 
 
-# A kernel for a call of these sizes, (depth, height, width), so many samples at a time. The result has a shape, and is
-# a slice of a tensor with `y_channels`, or all of it.
+# A call: the kernel that runs it, sizes as (depth, height, width), and how many samples one launch takes. The result
+# has `shape`. It is all channels of a tensor, or a slice of the `y_channels` that the tensor has.
 # ---- where epilogues are fused
-# `others` has those of the same call with something behind the layer.
+# `others`: launches of the same call with an epilogue, by program and `into`.
 # ---- where epilogues are fused
 _Launch = namedtuple("_Launch", "kernel y_channels batch input_size output_size shape samples others")
 
 
 @functools.lru_cache(maxsize=4096)
 def _launch_for(device, dtype, x_shape, weight_shape, bias_shape, options, program="", into=0):
-    """The launch of a call, or in words why no kernel of this file runs it; "" where PyTorch has an error to give."""
+    """The launch of a call, or the reason in words why no kernel of this file runs it; "" where PyTorch will raise."""
     stride, padding, output_padding, groups, dilation = options
     if not len(x_shape) == len(weight_shape) == len(stride) + 2 == len(output_padding) + 2:
         return ""
@@ -96,7 +96,7 @@ def _launch_for(device, dtype, x_shape, weight_shape, bias_shape, options, progr
     if not _can_build(kernel, gpu):
         return "the CUDA compiler, nvcc, is not found: it builds them"
     samples = _samples(kernel, gpu, x_shape[0], input_size, output_size)
-    # A slice of the batch begins at a multiple of 16 bytes, which is what kernels load and store at once.
+    # Kernels load and store 16 aligned bytes at once: a slice of the batch must begin at a multiple of 16 bytes.
     samples = samples if samples >= x_shape[0] else samples // 16 * 16
     if not samples:
         return "it is too large for one launch"

@@ -1,4 +1,4 @@
-"""How a layer and its epilogue come to be one kernel."""
+"""Runs a layer and its epilogue in one kernel."""
 # mypy: ignore-errors
 
 import functools
@@ -34,8 +34,8 @@ _CPU = torch.device("cpu")
 
 @functools.lru_cache(maxsize=4096)
 def _kind(shape, of):
-    """What a tensor of that shape has one value for, beside a result of the shape `of`; None if of nothing."""
-    if len(shape) == 1 and shape[0] == of[1] != 1:  # as the parameters of modules have them
+    """What a tensor of that shape has one value for, next to a result of shape `of`; None if it does not broadcast."""
+    if len(shape) == 1 and shape[0] == of[1] != 1:  # like parameters of modules
         return "vector"
     shape = (1,) * (len(of) - len(shape)) + shape
     if shape == of:
@@ -50,8 +50,8 @@ def _kind(shape, of):
 
 
 def _is_plain(module):
-    """Whether calling a module computes what is recorded of its class, and nothing else."""
-    if type(module) not in _POINTWISE:  # it need not be a module any more
+    """Whether a call of a module computes what this file records for its class, and does nothing else."""
+    if type(module) not in _POINTWISE:  # by now the attribute may hold no module
         return False
     hooked = _is_hooked(module) or module._forward_pre_hooks or "forward" in vars(module)
     return not (hooked or (module.training and hasattr(module, "num_batches_tracked")))
@@ -62,7 +62,7 @@ _GLOBAL_HOOKS = tuple(f"_global_{name}_hooks" for name in ("forward", "forward_p
 
 
 def _is_hooked(module):
-    """What sees a module's result, the gradient of that, or all arguments of a call; hooks on its inputs alone may."""
+    """Whether hooks see a module's result, gradients or keyword arguments. Hooks on its inputs alone do not count."""
     own = vars(module)
     return (
         own["_forward_hooks"]
@@ -74,12 +74,12 @@ def _is_hooked(module):
 
 
 def _watched():
-    """Whether somebody is told of every module's calls, or of their gradients."""
+    """Whether a global hook sees the calls of all modules, or their gradients."""
     return any(map(vars(nn.modules.module).get, _GLOBAL_HOOKS))
 
 
 class _Epilogue:
-    """a layer's epilogue: a function of its result, and tensors beside that result in a concatenation."""
+    """A layer's epilogue: a function of the layer's result, and tensors that are concatenated with what it returns."""
 
     def __init__(self, function, modules, before, after, reads=(), site=None):
         self.function, self.modules, self.before, self.after = function, modules, before, after
@@ -96,7 +96,7 @@ class _Epilogue:
         return torch.cat([*self.before, y, *self.after], 1) if self.before or self.after else y
 
     def fits(self, shape, x):
-        """Whether the tensors beside a result of that shape, of a layer of `x`, are concatenated with it."""
+        """Whether tensors before and after a result of that shape, in the type of `x`, can be concatenated with it."""
         return all(
             part.dim() == len(shape)
             and (part.shape[0], tuple(part.shape[2:])) == (shape[0], shape[2:])
@@ -106,8 +106,8 @@ class _Epilogue:
 
     # ---- where programs are computed
     def read(self, shape, like):
-        """In words, all that decides what it calls of a layer's result, of a shape and like a tensor; None where no
-        words do. And the tensors that it reads."""
+        """Words that decide what the epilogue computes on a result of that shape, with type and device of `like`, and
+        the tensors that it reads. The words are None where it reads something that they cannot name."""
         said, tensors, values = [self.site], [], []
         for module in self.modules:
             numbers, names = _POINTWISE[type(module)]
@@ -122,33 +122,33 @@ class _Epilogue:
                 if not places:
                     places = [len(tensors)]
                     tensors.append(value)
-                said.append(f"{kind}{places[0]}")  # of one that is there twice the calls are others
+                said.append(f"{kind}{places[0]}")  # a tensor that is read twice has one number
             elif value is None or type(value) in (bool, int, float, str, torch.dtype):
-                said.append(repr(value))  # equal numbers are not the same: 0.0 and -0.0, 1 and True
+                said.append(repr(value))  # equal values may compute other results: 0.0 and -0.0, 1 and True
             elif type(value) is torch.device and torch.empty(0, device=value).device in (like.device, _CPU):
                 said.append("device")
             else:
                 return None, ()
-        if torch.get_default_dtype() != torch.float32:  # of bits and numbers alone
+        if torch.get_default_dtype() != torch.float32:  # the type of what bools and numbers alone give
             said.append(repr(torch.get_default_dtype()))
         return tuple(said), tensors
 
 
 # ---- where programs are computed
 def cuda_fused(layer, *inputs, epilogue=None, modules=(), before=(), after=(), reads=(), site=None, **options):
-    """Equal to ``torch.cat([*before, epilogue(layer(*inputs)), *after], 1)``: in one kernel where this file has one.
+    """Equal to ``torch.cat([*before, epilogue(layer(*inputs)), *after], 1)``, in one kernel where this file has one.
 
-    The epilogue calls those modules; where none is given, they are called in a row. `reads` is all that the epilogue of
-    this `site` reads beside them. Where the file has no kernel for that, the epilogue runs after the layer.
+    `modules` are the modules that `epilogue` calls. Without `epilogue` they are called in a row. `reads` is all else
+    that the epilogue reads, and `site` its place in the model. Without a kernel, the epilogue runs after the layer.
     """
     epilogue = _Epilogue(epilogue, modules, before, after, reads, site)
-    if _OPERATOR is not None and torch.compiler.is_compiling():  # compilers see PyTorch's operators behind the layer
+    if _OPERATOR is not None and torch.compiler.is_compiling():  # compilers fuse PyTorch's operators
         return epilogue.joined(epilogue(layer(*inputs, **options)))
     if isinstance(layer, _CudaForward):
         kind, own = type(layer), vars(layer)
         ours = kind.forward is _CudaForward.forward and kind.__call__ is nn.Module.__call__
         ours = ours and not ("forward" in own or own.get("_left") or _is_hooked(layer))
-        call = layer if own["_forward_pre_hooks"] else layer.forward  # who calls a module asks for its hooks again
+        call = layer if own["_forward_pre_hooks"] else layer.forward  # a call of the module would look for hooks again
     else:
         ours, call = isinstance(layer, functools.partial) and layer.func is _conv_transpose, layer
     ours = ours and not _watched()
@@ -161,7 +161,8 @@ def cuda_fused(layer, *inputs, epilogue=None, modules=(), before=(), after=(), r
 
 
 def _launch_with(layer, program, tensors, options, into=0):
-    """The launch of a layer with a program behind it, a slice of `into` channels if any; else why there is none."""
+    """The launch of a layer with a program, or the reason why there is none. `into` counts the channels of the tensor
+    that the result is a slice of; 0 for a tensor of its own."""
     found = layer.others.get((program, into))
     if found is None:
         x, weight, bias = tensors
@@ -171,7 +172,7 @@ def _launch_with(layer, program, tensors, options, into=0):
 
 
 def _fused(tensors, options, epilogue, autocast):
-    """The result with `epilogue` behind it, by one kernel; None where there is none."""
+    """The result of a layer and its epilogue by one kernel; None where no kernel computes that."""
     around = [*epilogue.before, *epilogue.after]
     layer = _wanted(tensors, options)
     if layer is None:
@@ -185,7 +186,7 @@ def _fused(tensors, options, epilogue, autocast):
     program = known and known.program
     # ---- where programs are computed
     gradients = _wants_gradients(*tensors, *around, *operands)
-    if program is None or (gradients and not program):  # PyTorch concatenates, and differentiates that
+    if program is None or (gradients and not program):  # with gradients, PyTorch concatenates
         return None
     # ---- where programs are computed
     if gradients:
@@ -193,7 +194,7 @@ def _fused(tensors, options, epilogue, autocast):
         if type(launch) is not _Launch:
             return None
         return epilogue.joined(_apply_fused(launch, layer, options, known, *tensors, *operands))
-    # What is read for each output lies as a result of its own would.
+    # A program reads operands "output" and "sample" at the offsets of a whole result. A slice has other offsets.
     beside = beside and not (program and any(name[:2] in ("ou", "sa") for name in _PROGRAMS[program]))
     # ---- where programs are computed
     if beside and epilogue.fits(layer.shape, x) and _last(x, weight) is None:
@@ -214,12 +215,12 @@ def _fused(tensors, options, epilogue, autocast):
 
 # ---- where programs are computed
 def _known_epilogue(epilogue, layer, x):
-    """What is recorded of an epilogue, and the tensors that its program reads; None where no kernel computes it."""
+    """The record of an epilogue and the operands of its program; no record where no kernel computes the epilogue."""
     if epilogue.function is None and not epilogue.modules:
         return _Known(""), ()
     said, tensors = epilogue.read(layer.shape, x)
     known = _EPILOGUES.get(said)
-    if known is None and said and layer.batch == 1:  # what all samples have and what each has is the same
+    if known is None and said and layer.batch == 1:  # "channel" and "sample" are then the same
         each = [f"channel{n}" for n, tensor in enumerate(tensors) if tensor.dim() == x.dim()]
         known = _EPILOGUES.get(tuple(part.replace("channel", "sample") if part in each else part for part in said))
     if known is None or (known.types and x.dtype not in known.types):

@@ -1,4 +1,4 @@
-"""How the classes of a generated file are told apart from torch's: not at all."""
+"""Classes of a generated file compare equal to torch's."""
 # mypy: ignore-errors
 
 # ---- copied from here on
@@ -7,7 +7,7 @@
 
 
 class _Equal(type):
-    """Of a class that is equal to torch's, where types are compared or are the keys of a table."""
+    """Metaclass: a class with it equals the class of torch that it stands for, and is found in tables by that class."""
 
     def __eq__(cls, other):
         return cls is other or (isinstance(other, type) and other is vars(cls).get("_stands_for"))

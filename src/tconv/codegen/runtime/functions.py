@@ -1,4 +1,4 @@
-"""What calls of torch.nn.functional become."""
+"""Functions in the place of torch.nn.functional.conv_transpose1d, 2d and 3d."""
 # mypy: ignore-errors
 
 import functools

@@ -1,4 +1,4 @@
-"""Their gradients."""
+"""Gradients of layers with an epilogue."""
 # mypy: ignore-errors
 
 from typing import TYPE_CHECKING
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 class _Fused(torch.autograd.Function):
-    """A layer and its epilogue, in one kernel, and so their gradients where that is known. Else the layer is
-    computed again, and what stood behind it then, in PyTorch's operators."""
+    """A layer and its epilogue in one kernel. Kernels compute the gradients where the file records how. Else backward
+    computes the layer again, then the epilogue by PyTorch's operators, and differentiates that."""
 
     @staticmethod
     def forward(ctx, launch, layer, options, known, x, weight, bias, *operands):
@@ -26,13 +26,13 @@ class _Fused(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
-        again, needed = torch.is_grad_enabled(), ctx.needs_input_grad[4:]  # again: of these gradients, too
+        again, needed = torch.is_grad_enabled(), ctx.needs_input_grad[4:]  # again: gradients of gradients are wanted
         *saved, y = ctx.saved_tensors
         found = None if again else _known_gradients(ctx, gradient, needed, saved, y)
         if found is not None:
             return (None, None, None, None, *found)
         with torch.enable_grad(), torch.autocast(gradient.device.type, enabled=False):
-            # Views, as one tensor may be several of these.
+            # One tensor may stand in several places: each place gets its own view.
             given = [t if t is None else t.view_as(t) if again else t.detach() for t in saved]
             wanted = [t for t, need in zip(given, needed) if need]
             for t in () if again else wanted:
@@ -46,7 +46,7 @@ _apply_fused = super(torch.autograd.Function, _Fused).apply
 
 
 def _known_gradients(ctx, gradient, needed, saved, y):
-    """Those of a layer and of its epilogue, by kernels or from the result; None where they are not known."""
+    """Gradients of a layer and its epilogue as recorded, by kernels or from the result; None where none is recorded."""
     x, weight, bias, *operands = saved
     known, of_layer, found, sums = ctx.known, gradient, [None] * len(operands), {}
     sources = [source if need else None for source, need in zip(known.sources, needed[3:])]
@@ -73,7 +73,7 @@ def _known_gradients(ctx, gradient, needed, saved, y):
             kept = {"ou": range(x.dim()), "sa": (0, 1), "ch": (1,), "sc": ()}[name[:2]]
             over = tuple(axis for axis in range(x.dim()) if axis not in kept)
             if over:
-                # The bias and what is added for each channel have the same sum, each its own copy.
+                # The bias and an operand that is added to each channel have the same sum. Each gets its own copy.
                 sum_of = sums.get((of, over))
                 part = sums[of, over] = part.sum(over) if sum_of is None else sum_of.clone()
             part = part.reshape(operands[place].shape)
@@ -85,13 +85,13 @@ def _known_gradients(ctx, gradient, needed, saved, y):
 
 
 # ---- where tensors scale
-# Of what is summed for a gradient, so many bytes are there at once.
+# A gradient that is summed along rows and columns takes at most this number of bytes at once, if one sample fits.
 _SUMMED_BYTES = 2**27
 
 
 def _sums(ctx, program, reads, saved, gradient, name):
-    """The gradient that a program gives of a tensor of that name, summed along rows and columns where it has one value
-    for them, in slices of the batch."""
+    """The gradient of an operand by a program of its own, in slices of the batch. It is summed along rows and columns
+    unless the operand has a value for each output."""
     x, weight, bias, *operands = saved
     whole, parts, names = name.startswith("ou"), [], _PROGRAMS[ctx.known.program]
     samples = len(x) if whole else max(1, _SUMMED_BYTES // (gradient[0].numel() * gradient.element_size()))

@@ -1,33 +1,32 @@
-"""What a generated file records of the epilogues of its layers."""
+"""Records of the epilogues of a generated file's layers."""
 # mypy: ignore-errors
 
 from collections import namedtuple
 
 # ---- copied from here on
 
-# What each program reads.
+# The operands of each program, by name.
 _PROGRAMS = {}
-# The epilogues of layers, in PyTorch's operators: for gradients of gradients.
+# Functions that compute epilogues by PyTorch's operators, which can be differentiated.
 _AGAIN = ()
 
-# What is known of a layer's epilogue:
-#   program    what the layer's kernel computes of the layer's result
-#   operands   which of the tensors that it reads are the program's
-#   again      the same in PyTorch's operators
-# and of gradients, where the one of its result is given:
-#   backward   the program of the gradient of the layer's result: of some of the operands, `reads`, and the given one
-#   slope      the same, as a function of the given one and of what forward gave; that is kept if it `keeps` it
-#   sources    of what the gradient of each operand is the sum. ("layer", 2.0): of twice the layer's; ("given", 1.0): of
-#              the given one; or of what another program like `backward` gives, and what that reads. None: it has none;
-#              "again": PyTorch tells it
-#   wide       some of it autocast computes in float32
-#   types      of the results for which it holds; empty for all
+# The record of an epilogue:
+#   program    the text that the layer's kernel computes on the layer's result
+#   operands   which of the tensors that the epilogue reads are operands of the program
+#   again      a function that computes the epilogue by PyTorch's operators
+#   wide       whether autocast computes some of it in float32
+#   types      types of the result for which the record holds; empty for all
+# Backward is given the gradient of the epilogue's result. With L the gradient of the layer's result:
+#   backward   the program that computes L from the operands `reads` and the given gradient
+#   slope      a function that computes L from the given gradient and the result; forward keeps the result if `keeps`
+#   sources    what is summed for the gradient of each operand. ("layer", 2.0): 2 L; ("given", 1.0): the given gradient;
+#              (program, reads): the result of another program; "again": PyTorch computes it; None: it has no gradient
 _Known = namedtuple(
     "_Known",
     "program operands again sources backward reads slope keeps wide types",
     defaults=((), None, (), "", (), None, False, False, ()),
 )
-# By what it reads, as `_Epilogue.read` says that.
+# Records by the words of `_Epilogue.read`.
 _EPILOGUES = {}
-# Classes of modules that are called there, with what their results depend on: numbers and such, and tensors.
+# Classes of the modules that epilogues call, with the attributes that decide results: numbers and such, and tensors.
 _POINTWISE = {}

@@ -25,14 +25,14 @@ def _load_options(family, capability):
     version = "90a" if _has_sm_90a(capability) else "".join(map(str, capability))
     flags = ["-O3", f"-gencode=arch=compute_{version},code=sm_{version}"]
     flags += ["-DTCONV_OVERLAPS"] * (capability >= (9, 0))
-    flags += ["--split-compile=0"] * ((torch.version.cuda or "") >= "13")  # all kernels at once
+    flags += ["--split-compile=0"] * ((torch.version.cuda or "") >= "13")  # compiles kernels in parallel
     options = {
         "name": "tconv_" + hashlib.sha256("\n".join([_BINDING, cuda] + flags).encode()).hexdigest()[:20],
         "cpp_sources": [_BINDING],
         "cuda_sources": [cuda],
         "extra_cuda_cflags": flags,
     }
-    if "no_implicit_headers" in inspect.signature(load_inline).parameters:  # seconds instead of a minute
+    if "no_implicit_headers" in inspect.signature(load_inline).parameters:  # builds in seconds, not a minute
         options["no_implicit_headers"] = True
     return options
 
@@ -52,7 +52,7 @@ def _can_build(kernel, gpu):
 
 
 def _samples(kernel, gpu, *sizes):
-    """How many samples one launch takes: its offsets have 32 bits."""
+    """How many samples one launch takes, as its offsets have 32 bits. Called without pointers, `launch` tells that."""
     batch, input_size, output_size = sizes
     launch = _extension(kernel.family, gpu.capability)
     return launch(kernel.place, 0, gpu.multiprocessors, *[0] * 6, batch, *input_size, *output_size)
@@ -68,7 +68,7 @@ def _launch(launch, x, weight, bias, y, *operands):
     pointers = [x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr(), 0]
     # ---- where weights are prepared
     if kernel.weight_bytes:
-        # Inputs in another order lie behind the weights.
+        # In this memory, prepared inputs lie behind prepared weights.
         bytes_of_inputs = x.numel() * x.element_size() if kernel.prepares_inputs else 0
         prepared = torch.empty(kernel.weight_bytes + bytes_of_inputs, dtype=torch.uint8, device=device)
         pointers[4] = prepared.data_ptr()

@@ -1,4 +1,4 @@
-"""What is added to the user's model."""
+"""The decorator of the user's model."""
 # mypy: ignore-errors
 
 import functools
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def _cuda_model(model):
-    """Class decorator: after construction, the kernels that this machine's GPU runs are built."""
+    """Class decorator: constructing a model also builds the kernels that run on this machine's GPU."""
     construct = model.__init__
 
     @functools.wraps(construct)

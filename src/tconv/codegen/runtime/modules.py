@@ -1,4 +1,4 @@
-"""torch's classes of layers, with the kernels behind them."""
+"""torch's classes of layers, with a forward that runs the kernels."""
 # mypy: ignore-errors
 
 import functools
@@ -18,7 +18,7 @@ class _CudaForward:
     _left = False  # True on a module that is left to PyTorch
 
     def __prepare_scriptable__(self):
-        """What TorchScript compiles is torch's forward: it does not know the functions of this file."""
+        """Makes TorchScript compile torch's forward, as it cannot compile the functions of this file."""
         if type(self).forward is _CudaForward.forward:
             self.forward = super().forward
         return self
@@ -39,15 +39,15 @@ class _CudaForward:
 
 @functools.lru_cache(maxsize=None)
 def _on_cuda(theirs):
-    """torch's class with its forward on the kernels above.
+    """A subclass of torch's class `theirs` whose forward runs the kernels above.
 
-    It has torch's name, in repr and where weights are initialised by class names; it is pickled by its own.
+    Its name is torch's, for repr and for code that initialises weights by class names. Pickle uses its qualified name.
     """
     names = {"__module__": _CudaForward.__module__, "_stands_for": theirs}
     ours = _Equal(theirs.__name__, (_CudaForward, theirs), names)
     ours.__qualname__ = f"Cuda{theirs.__name__}"
     # ---- where layers are lazy
-    if getattr(theirs, "cls_to_become", None):  # what a lazy module becomes
+    if getattr(theirs, "cls_to_become", None):  # the class that a lazy module gets in its first call
         ours.cls_to_become = _on_cuda(theirs.cls_to_become)
     # ---- where layers are lazy
     return ours

@@ -1,4 +1,4 @@
-"""What a generated file records: its layers, and the kernels of each. It comes first, with all imports."""
+"""Records of a generated file's layers and their kernels. This part comes first and has all imports."""
 # mypy: ignore-errors
 
 # ---- copied from here on
@@ -15,16 +15,16 @@ import torch
 from torch import nn
 from torch.autograd import forward_ad
 
-# What becomes of a call that no kernel of this file runs: "pytorch" runs it and a warning says why; "error" raises.
+# For calls that no kernel of this file runs. "pytorch": PyTorch runs them, and a warning says why. "error": they raise.
 ELSEWHERE = "pytorch"
 
 _Layer = namedtuple("_Layer", "in_channels out_channels kernel_size stride padding dilation groups bias dtype")
-# A kernel: its family, its name and its place in the family's text; bytes of shared memory of a block; neighbouring
-# columns that are loaded at once, of which rows of the input have a multiple; axes along which inputs have one element;
-# whether operands are rounded to TF32. Bytes of the weights in the order in which the kernel loads them, 0 where it
-# takes them as they are; whether inputs are put into another order, too.
+# A kernel: its family, its name, its number in the family's text, and the bytes of shared memory of a block. `columns`:
+# neighbouring columns that it loads at once; a row of the input must have a multiple of them. `single`: axes along
+# which the input must have one element. `tf32`: it rounds operands to TF32. `weight_bytes`: size of the weights
+# in the order in which it loads them; 0 if it takes them as they are. `prepares_inputs`: inputs are reordered, too.
 # ---- where epilogues are fused
-# What it computes behind the layer.
+# `program`: its epilogue.
 # ---- where epilogues are fused
 _Kernel = namedtuple(
     "_Kernel",
@@ -32,12 +32,12 @@ _Kernel = namedtuple(
     defaults=(0, 1, (), False, 0, False, ""),
 )
 # ---- where programs are computed
-# What is computed behind layers, in their kernels.
+# Programs: the texts of epilogues that kernels compute.
 _TEXTS = ()
 # ---- where programs are computed
 # The kernels of each layer, the fastest first.
 _RECORDED = {}
 # ---- where layers are built elsewhere
-# Modules left to PyTorch, by name.
+# Names of modules that are left to PyTorch.
 _LEFT = ()
 # ---- where layers are built elsewhere

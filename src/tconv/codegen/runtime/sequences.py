@@ -1,4 +1,4 @@
-"""How modules in a row become a layer and its epilogue."""
+"""nn.Sequential that runs a layer and the modules after it in one kernel."""
 # mypy: ignore-errors
 
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class CudaSequential(nn.Sequential, metaclass=_Equal):
-    """torch's class; modules behind a layer run in its kernel where this file has one for that."""
+    """torch's class. The modules after a layer run in the layer's kernel where this file has such a kernel."""
 
     _stands_for = nn.Sequential
 
