@@ -1,7 +1,7 @@
 """Convolutions in 16 bits on a CPU, computed as GPUs compute them: sums in float32, rounded once.
 
-PyTorch's own add up in float32 or in 16 bits, as the CPU has instructions for the one or not. No verdict may hang on
-that: the model and the candidate both run as here.
+PyTorch's convolutions there sum in float32 or in 16 bits, depending on the CPU's instructions. No verdict may depend on
+the CPU, so model and candidate both run with float32 sums.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ _OPERATORS = (*CONVOLUTIONS, torch.ops.aten.convolution_backward.default)
 
 
 def in_float32(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """What the function gives, computed in float32 where its first argument is a tensor of 16 bits on a CPU.
+    """Call the function, in float32 if its first argument is a tensor of 16 bits on a CPU.
 
-    Tensors of 16 bits among the arguments are widened, those of float32 among the results rounded to the first one's
-    type.
+    All arguments of 16 bits are then widened, and results are rounded to the type of the first argument.
     """
     first = args[0]
     if not is_narrow(first):
@@ -33,14 +32,14 @@ def in_float32(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def is_narrow(value: Any) -> bool:
-    """Whether it is a tensor of 16 bits on a CPU."""
+    """Whether the value is a tensor of 16 bits on a CPU."""
     return isinstance(value, Tensor) and value.dtype in (torch.float16, torch.bfloat16) and value.device.type == "cpu"
 
 
 class Float32Accumulation(Mode):
-    """While it is entered, all convolutions in 16 bits run so, gradients among them.
+    """While this mode is entered, all convolutions in 16 bits sum in float32, gradients included.
 
-    What torch.compile has made of a module does not run then: PyTorch calls the module itself.
+    Modules under torch.compile run uncompiled then: PyTorch calls the module itself.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Rules 5 and 6 as functions: exact scaling, and inputs chosen to break a kernel."""
+"""Rules 5 and 6 as functions: exact scaling, and inputs that break wrong kernels."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from tconv.problem import Problem, Triple
 
 #: One side of a comparison on given operands.
 Run = Callable[[Operands], Tensor]
-#: How far a non-finite input may spread: to the outputs that depend on it, or to all phases of their positions (0 × ∞
-#: in implementations that stack the phases in one dense product; where positions start is theirs to choose) and
-#: wherever PyTorch's own spreads.
+#: How far a non-finite input may spread. "exact": to the outputs that depend on it. "phases": also to the other phases
+#: of their positions, as implementations that stack phases in one dense product compute 0 × ∞ there, and to outputs
+#: that it reaches in PyTorch. An implementation may choose where positions start.
 Reach = Literal["exact", "phases"]
 
 #: Far beyond fp16's exponents, well inside those of float32.
@@ -33,7 +33,7 @@ _EXTREME_EXPONENT = {"float32": 60, "bfloat16": 60, "float16": 9, "float64": 500
 
 
 def scaling(run: Run, operands: Operands, problem: Problem) -> Check:
-    """Rule 5: an input times a power of two gives the result times it, bit for bit (the bias set to zero)."""
+    """Rule 5: an input times a power of two gives the result times that power, bit for bit. The bias is zero."""
     name = "power-of-two scaling"
     if problem.layer.dtype == "float16":
         return Check(name, None, reason="not checked: float16 itself has no room for a factor of 2^24")
@@ -79,7 +79,7 @@ def _only_bias(got: Tensor, operands: Operands) -> Check:
 
 
 def nonfinite(run: Run, baseline: Run, operands: Operands, problem: Problem, reach: Reach) -> Check:
-    """Rule 6: a non-finite input makes every output that depends on it non-finite, and no other.
+    """Rule 6: a non-finite input makes all outputs that depend on it non-finite, and no output beyond `reach`.
 
     ∞ and NaN are put, one at a time, into the middle of the first sample.
     """
@@ -106,9 +106,9 @@ def nonfinite(run: Run, baseline: Run, operands: Operands, problem: Problem, rea
 def _touched(
     problem: Problem, place: tuple[int, ...], kernel: Triple, dilation: Triple, before: Triple, device: torch.device
 ) -> Tensor:
-    """True for the outputs (1, C_out, *output) of one sample that an input at `place` reaches with such a kernel.
+    """True for the outputs (1, C_out, *output) of one sample that an input at `place` reaches with this kernel.
 
-    The kernel starts so many outputs `before` the layer's own.
+    The kernel starts `before` outputs earlier than the layer's own.
     """
     unpadded, unused = (0, 0, 0), 3 - problem.layer.spatial_dims
     layer = replace(problem.layer, kernel=kernel, dilation=dilation, padding=unpadded, bias=False, precision="fp32")
@@ -116,7 +116,7 @@ def _touched(
     one[place] = 1
     whole = replace(problem, layer=layer, batch=1, output_padding=unpadded)
     reached = conv_transpose(one, torch.ones(layer.weight_shape, device=device), None, whole) > 0
-    # The part that the padding leaves; where the layer's output is longer than this, nothing reaches it.
+    # Padding cuts the front off. Outputs beyond the end of the rest are reached by nothing.
     for axis, (padding, earlier) in enumerate(list(zip(problem.layer.padding, before, strict=True))[unused:], start=2):
         start = min(padding + earlier, reached.shape[axis])
         reached = reached.narrow(axis, start, reached.shape[axis] - start)
@@ -127,9 +127,9 @@ def _touched(
 
 
 def _all_phases(problem: Problem) -> tuple[Triple, Triple, Triple]:
-    """The dense kernel that covers every output less than a stride away from one that a tap reaches.
+    """The dense kernel that covers all outputs less than a stride away from an output that a tap reaches.
 
-    As kernel, dilation, and outputs that it starts before the layer's own.
+    Returns the kernel, its dilation, and the number of outputs by which it starts before the layer's own.
     """
     axes = problem.layer.axes
     depth, height, width = (axis.dilation * (axis.kernel - 1) + 1 + 2 * (axis.stride - 1) for axis in axes)

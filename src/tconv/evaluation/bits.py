@@ -1,4 +1,4 @@
-"""Tensors bit by bit, a piece at a time: they may be as large as half of the memory."""
+"""Compares tensors bit by bit, in pieces, since a tensor may take half of the memory."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tconv.sandbox.digest import SHORT_BYTES, hashed, weighted
 
 #: Words that are compared at once.
 _PIECE = 2**22
-#: Up to so many are hashed: where processors have instructions for that, it is far faster than products.
+#: Bytes up to which a device's tensors are hashed. CPUs have instructions for hashes, which are faster than products.
 _HASHED_BYTES = {"cpu": math.inf}
-#: What elements of so many bytes are read as.
+#: The type that elements are read as, by their bytes.
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 
 
 class Fingerprint(NamedTuple):
-    """What tells a tensor's bits from others in the same process; it takes no memory beside the tensor's."""
+    """Identifies a tensor's bits within one process, in a few bytes."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -37,10 +37,10 @@ def same_bytes(one: Tensor, other: Tensor) -> bool:
 
 
 def fingerprint(tensor: Tensor) -> Fingerprint:
-    """The fingerprint of shape, dtype and bits; one changed element, or bit, always gives another.
+    """The fingerprint of shape, dtype and bits. If one element or bit changes, the fingerprint always changes.
 
-    The total is a hash of bytes on the host, and of few anywhere; else that of all words, each times an odd number of
-    its own, modulo 2^64.
+    The total of short tensors, and of all on the host, is a hash of their bytes. For others it is the sum of all words,
+    each times a random odd number of its own, modulo 2^64.
     """
     shape, dtype = tuple(tensor.shape), tensor.dtype
     if tensor.numel() * tensor.element_size() <= _HASHED_BYTES.get(tensor.device.type, SHORT_BYTES):
@@ -51,7 +51,7 @@ def fingerprint(tensor: Tensor) -> Fingerprint:
 
 
 def contents(tensor: Tensor) -> int:
-    """A number that tells a tensor's elements from others in the same process, but not their order in memory."""
+    """A number that identifies a tensor's elements within one process, without their order in memory."""
     generator = torch.Generator(tensor.device).manual_seed(_seed())
     square, single = torch.randint(-(2**63), 2**63 - 1, (2,), generator=generator, device=tensor.device) | 1
     pieces = (words.long() for words in _pieces(tensor))
@@ -60,7 +60,7 @@ def contents(tensor: Tensor) -> int:
 
 @cache
 def _seed() -> int:
-    """One a process. Nobody can choose bits that give the same sum: he would have to know this."""
+    """The secret seed of this process. Nobody can choose bits with the same sum without knowing it."""
     return secrets.randbits(63)
 
 

@@ -1,4 +1,4 @@
-"""The arithmetic of a comparison: sums of squares and worst elements over any number of draws."""
+"""Measures errors: sums of squares and worst elements over any number of draws."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from tconv.evaluation.reference import Exact, Operands, exact
 from tconv.evaluation.tolerance import Tolerance
 from tconv.problem import TF32, Precision, Problem
 
-#: The part of the ties that must go one way for a result to count as rounded that way.
+#: The share of ties that must go one way for a result to count as rounded that way.
 _MOST_TIES = 0.99
-#: Elements of which `apart` makes differences at once.
+#: Elements that `apart` subtracts at once.
 _PIECE = 2**24
-#: Results are as near as others up to this many times their distance.
+#: A result counts as near as others up to this many times their distance.
 _AS_NEAR = 2.0
 
 
 @dataclass(frozen=True)
 class Worst:
-    """The element that is furthest out, `ratio` being its difference in units of what is allowed there."""
+    """The element that is furthest out. `ratio` is its difference divided by the allowed one."""
 
     ratio: float = 0.0
     index: tuple[int, ...] | None = None
@@ -44,14 +44,14 @@ def worst(got: Tensor, expected: Tensor, allowed: Tensor, *, first: int = 0, row
     """The element of `got` (N, C, ...) furthest from `expected`.
 
     Args:
-        first, row: what index 0 counts as, of the batch and of the first spatial axis.
+        first, row: the place of `got` in the output: its first sample, and its first row of the first spatial axis.
     """
     if not got.numel():
         return Worst()
     wide = got.double()
     # In place: on a CPU most of the time goes into new memory.
     ratio = (wide - expected).abs_().div_(allowed)
-    # What is infinite, or no number, decides nothing; only that a number is none is wrong all the same.
+    # An element without a finite bound decides nothing, except where a number is expected and got is none.
     undecided = ~allowed.isfinite() & (wide.isfinite() | ~expected.isfinite())
     ratio.masked_fill_(undecided | (wide == expected), 0.0)
     at = _index(int(ratio.argmax()), got.shape)  # NaN counts as the largest
@@ -60,7 +60,7 @@ def worst(got: Tensor, expected: Tensor, allowed: Tensor, *, first: int = 0, row
 
 
 def _index(element: int, shape: Sequence[int]) -> tuple[int, ...]:
-    """Equals `torch.unravel_index`, which imports a good second's worth of torch when it is first called."""
+    """Equals `torch.unravel_index`, whose first call imports parts of torch for more than a second."""
     found = list[int]()
     for length in reversed(shape):
         element, place = divmod(element, length)
@@ -75,7 +75,7 @@ def _place(at: tuple[int, ...], first: int, row: int) -> tuple[int, ...]:
 
 @dataclass
 class _Distances:
-    """Squared distances of some results from exact arithmetic on operands that are not rounded, or as "tf32" says."""
+    """Squared distances of results from exact arithmetic on the operands, and on operands rounded to TF32 each way."""
 
     exact: float = 0.0
     rounded: dict[Precision, float] = field(default_factory=lambda: dict.fromkeys(TF32, 0.0))
@@ -88,11 +88,15 @@ class _Distances:
 
 @dataclass
 class Comparison:
-    """A candidate's results beside float64 and beside PyTorch's, added up over draws.
+    """The errors of a candidate's results against float64 and against PyTorch's results, added up over draws.
 
-    The squares are sums over all elements: of differences from the float64 result and from exact arithmetic on rounded
-    operands (`candidate`, `baseline`), between those two (`rounded`), between the two ways to round (`roundings`), and
-    of the float64 result itself.
+    These are sums of squares over all elements, with r the float64 result and t exact arithmetic on rounded operands:
+
+    - candidate, baseline: of the candidate's and PyTorch's differences from r and from t
+    - rounded: of t - r, with ties to even
+    - roundings: of the difference between t with ties to even and t with ties away from zero
+    - result: of r
+    - half_ulp: of half an ulp of the output's type at r
     """
 
     tolerance: Tolerance
@@ -108,10 +112,10 @@ class Comparison:
     unwritten: tuple[int, ...] | None = None
 
     def add(self, got: Tensor, baseline: Tensor, operands: Operands, problem: Problem, first: int = 0) -> None:
-        """Count in one draw: `got` and PyTorch's own `baseline`, both shaped as the output, for these operands.
+        """Add one draw: the candidate's result `got` and PyTorch's `baseline` for these operands.
 
         Args:
-            first: the number of the first sample, where these are some of a draw's.
+            first: the number of the first sample, where these are a slice of a draw.
         """
         close = self.tolerance.close
         size = math.sqrt(float(square(baseline)) / max(1, baseline.numel()))
@@ -140,34 +144,34 @@ class Comparison:
             self.unwritten = _place(tuple(map(int, holes.nonzero()[0])), first, row)
 
     def relative(self, square: float) -> float:
-        """The norm that belongs to a sum of squares, relative to the float64 result's."""
+        """The square root of a sum of squares, relative to the norm of the float64 result."""
         if self.result == 0.0:
             return 0.0 if square == 0.0 else math.inf
         return math.sqrt(square / self.result)
 
     @property
     def candidate_ran(self) -> Precision:
-        """The arithmetic that the candidate's results come from."""
+        """The arithmetic that the candidate ran, as its results tell."""
         return self._ran(self.candidate)
 
     @property
     def baseline_ran(self) -> Precision:
-        """The arithmetic that PyTorch's results come from."""
+        """The arithmetic that PyTorch ran, as its results tell."""
         return self._ran(self.baseline)
 
     def _ran(self, distances: _Distances) -> Precision:
         if self.tolerance.dtype != torch.float32:
             return self.tolerance.precision
         nearest = min(distances.rounded, key=distances.rounded.__getitem__)
-        # A result that is simply wrong is further from both than they are from each other.
+        # A wrong result is further from r and from t than they are from each other.
         return nearest if distances.rounded[nearest] < min(distances.exact, self.rounded) else "fp32"
 
     @property
     def same_arithmetic(self) -> bool:
-        """Whether candidate and PyTorch differ by the order of their sums only.
+        """Whether candidate and PyTorch differ in nothing but the order of their sums.
 
-        One tie in 2^13 operands makes two ways of rounding differ by a unit of TF32, which in large outputs is more
-        than allclose allows; and a program may round its two operands in different ways.
+        Two ways to round to TF32 differ by a unit at each tie, and one of 2^13 operands is a tie. In large outputs that
+        is more than allclose allows. A kernel may also round its two operands in different ways.
         """
         ran = self.candidate_ran
         return ran == self.baseline_ran and (
@@ -191,7 +195,8 @@ def further(one: Worst, other: Worst) -> Worst:
 
 
 def apart(one: Tensor, other: Tensor) -> tuple[float, float]:
-    """How far results are from others, pooled relative to those, and in the worst element; NaN where one has a NaN."""
+    """The distance of results from others: pooled and relative to the others, and in the worst element. NaN if one
+    has a NaN."""
     total = size = worst_of_all = 0.0
     for ours, theirs in zip(_pieces(one), _pieces(other.to(one.device)), strict=True):
         difference = ours - theirs

@@ -1,7 +1,7 @@
-"""When a transposed convolution with a program behind it is equal to PyTorch's: as a layer is, carried through it.
+"""When a transposed convolution with an epilogue is equal to PyTorch's. `docs/evaluation.md` states the rules.
 
-`docs/evaluation.md` states the rules. What a right sum may be, its float64 value give or take rule 2's bound, is an
-interval; interval arithmetic says what the program may make of that, its own rounding included.
+A right sum lies in an interval around its float64 value, which rule 2 gives. Interval arithmetic carries the interval
+through the program, with the program's own rounding. The candidate's result must lie in the interval that comes out.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def check_program(
 
     Args:
         candidate: called with x (N, C_in, *spatial), weight (C_in, C_out/groups, *kernel), bias (C_out,) or None, and
-            what the program reads; returns (N, C_out, *output). What it raises goes through.
-        wanted: the arithmetic that the sums may use on float32: PyTorch's on this problem, "tf32" or "fp32".
+            the program's operands; returns (N, C_out, *output). Its exceptions pass through.
+        wanted: the arithmetic that sums may use on float32: "match" for PyTorch's on this problem, "tf32" or "fp32".
     """
     device = torch.device(device)
     problem = further_draws(problem)
@@ -83,7 +83,7 @@ def check_program(
 
 
 def draw_operands(program: Program, problem: Problem, device: torch.device, seed: int) -> list[Tensor]:
-    """Normal values for what a program reads. It may have no value of some, as a square root has none of -1."""
+    """Normal values for a program's operands. The program may give NaN for some, as a square root of -1 does."""
     generator = torch.Generator(device).manual_seed(seed + 1)
     dtype = getattr(torch, problem.layer.dtype)
     return [
@@ -94,11 +94,14 @@ def draw_operands(program: Program, problem: Problem, device: torch.device, seed
 
 @dataclass
 class _Compared:
-    """A candidate's results beside what the program makes of float64 sums, and beside PyTorch's.
+    """The errors of a candidate and of PyTorch against the program applied to float64 sums, P(r).
 
-    The numbers are sums of squares: of differences from the program of the float64 sums, of the candidate, of PyTorch
-    and of the program of sums of rounded operands; of what any order of summation and the output's rounding may
-    change; and of the results themselves.
+    The numbers are sums of squares:
+
+    - candidate, baseline, rounded: of the differences of the candidate, of PyTorch and of P(t) from P(r), where t are
+      exact sums of operands rounded to TF32
+    - least: of the change that any order of summation and the output's rounding may make
+    - result: of P(r)
     """
 
     tolerance: Tolerance
@@ -121,7 +124,7 @@ class _Compared:
             value = evaluate(self.program, part.result, wide)
             allowed = self.tolerance.factor * part.magnitude
             low, high = self._hull(part.result, allowed, there, unit)
-            # A sum near the end of a function's domain may lie on either side of it.
+            # A sum near the end of a function's domain may lie on either side of the end.
             ends = (evaluate(self.program, part.result + sign * allowed, wide) for sign in (-1, 1))
             may_be_nan = torch.stack([value, *ends]).isnan().any(0)
             ours, theirs = part.of(got).double(), part.of(baseline).double()
@@ -129,7 +132,7 @@ class _Compared:
             self.outside = further(self.outside, _worst(ours, value, low, high, may_be_nan, place))
             self.theirs_outside = further(self.theirs_outside, _worst(theirs, value, low, high, may_be_nan, place))
             sane = self._hull(part.result, self.tolerance.pooled_floor * part.result.abs(), there, unit)
-            # Elements of which nothing is known, as of a quotient by what may be zero, are left to rule 2.
+            # Elements without finite bounds, such as quotients by a number that may be zero, are left to rule 2.
             finite = ~may_be_nan & value.isfinite() & sane.low.isfinite() & sane.high.isfinite()
             self.candidate += _square(ours - value, finite)
             self.baseline += _square(theirs - value, finite)
@@ -140,17 +143,17 @@ class _Compared:
                 self.rounded += _square(evaluate(self.program, rounded, wide) - value, finite)
 
     def _hull(self, sums: Tensor, allowed: Tensor, operands: Sequence[Tensor], unit: float) -> Interval:
-        """What may be stored where sums are so far from `sums`."""
+        """The interval of stored values where sums lie within `allowed` of `sums`."""
         low, high = bounds(self.program, Interval(sums - allowed, sums + allowed), operands, unit)
         dtype = self.tolerance.dtype
         low, high = low - half_ulp(low, dtype), high + half_ulp(high, dtype)
-        # What the type does not hold may be stored as its largest number, or as infinity.
+        # A value beyond the type's range may be stored as the largest number, or as infinity.
         largest = torch.finfo(dtype).max
         beyond = torch.where(high > largest, math.inf, high), torch.where(low < -largest, -math.inf, low)
         return Interval(beyond[1].clamp(max=largest), beyond[0].clamp(min=-largest))
 
     def every_element(self) -> Check:
-        """Rule 2."""
+        """Rule 2: every element lies in its interval."""
         passed: bool | None = self.outside.ratio <= 1
         reason = self.outside.describe()
         if not passed and self.outside.ratio <= self.theirs_outside.ratio:
@@ -159,7 +162,7 @@ class _Compared:
         return Check("every element", passed, got, self.outside.allowed, reason)
 
     def pooled(self) -> Check:
-        """Rule 3."""
+        """Rule 3: the pooled relative error."""
 
         def relative(of: float) -> float:
             return 0.0 if of == 0.0 else math.sqrt(of / self.result) if self.result else math.inf
@@ -179,13 +182,13 @@ def _square(tensor: Tensor, where: Tensor) -> float:
 
 
 def part_of_operand(operand: Tensor, part: Exact) -> Tensor:
-    """What of an operand goes with a part of the output."""
+    """The part of an operand that belongs to a part of the output."""
     samples = part.samples if operand.shape[0] > 1 else slice(None)
     return operand[samples, :, part.rows if operand.shape[2] > 1 else slice(None)]
 
 
 def _worst(got: Tensor, value: Tensor, low: Tensor, high: Tensor, may_be_nan: Tensor, place: dict[str, int]) -> Worst:
-    """The element furthest outside its interval; one that has an end that is no number decides of NaN alone."""
+    """The element furthest outside its interval. Where an end is NaN, only a missing NaN counts."""
     no_ends = low.isnan() | high.isnan()
     unknown = (got.isnan() & (no_ends | may_be_nan)) | (no_ends & value.isfinite())
     unknown |= (low == -math.inf) & (high == math.inf)
@@ -204,9 +207,9 @@ def _nonfinite(
     operands: Sequence[Tensor],
     tolerance: Tolerance,
 ) -> Check:
-    """Infinities and NaN, of sums by the bias and of operands, give what PyTorch gives.
+    """Infinities and NaN, in the bias and in operands, give what PyTorch gives.
 
-    Elements are left out where that hangs on how a sum is rounded, as the sign of one near zero does.
+    Elements are left out where PyTorch's answer depends on the rounding of a sum, such as the sign of a sum near zero.
     """
     name = "infinities and NaN"
     bias = None if tensors.bias is None else _with_nonfinite(tensors.bias)
@@ -219,7 +222,7 @@ def _nonfinite(
     finite_bias = None if bias is None else bias.double().abs().nan_to_num(0.0, 0.0, 0.0)
     allowed = tolerance.factor * conv_transpose(x.abs(), weight.abs(), finite_bias, problem)
     wide = [operand.double() for operand in changed]
-    # Infinite sums, and NaN, stay what they are.
+    # Infinite sums and NaN stay the same under these shifts.
     below, expected, above = (
         evaluate(program, y, wide).to(tensors.x.dtype) for y in (sums - allowed, sums, sums + allowed)
     )

@@ -1,6 +1,6 @@
 """When a transposed convolution is equal to PyTorch's. `docs/evaluation.md` states the rules and explains them.
 
-`check_layer` runs a candidate on fresh draws and awkward inputs, and puts it to every rule of `rules` and `awkward`.
+`check_layer` runs a candidate on fresh draws and awkward inputs, and applies every rule of `rules` and `awkward`.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from tconv.evaluation.verdict import Check, Verdict
 from tconv.problem import Problem
 from tconv.sandbox.gpu_memory import release
 
-#: Draws after the first, and the awkward inputs, have so many samples as hold their inputs and outputs in these bytes:
-#: what depends on the size has shown by then.
+#: Further draws and awkward inputs have at most this many bytes of inputs and outputs. The first draw has the full size
+#: and finds errors that depend on it.
 _FURTHER_BYTES = 128 * 2**20
-#: Inputs and outputs that PyTorch's side takes at once.
+#: Bytes of inputs and outputs that PyTorch's side takes at once, as a slice of the batch.
 _SLICE_BYTES = 128 * 2**20
-#: So many of these are beside float64 where not all samples need be.
+#: The number of slices that are compared with float64 where not all samples need to be.
 _SOME_SLICES = 3
 
 #: ``candidate(x, weight, bias) -> y``; bias is None for a layer without.
@@ -57,16 +57,16 @@ def check_layer(
 
     Args:
         candidate: called as ``candidate(x, weight, bias)`` with x (N, C_in, *spatial), weight
-            (C_in, C_out/groups, *kernel) and bias (C_out,) or None; returns (N, C_out, *output). What it raises
-            goes through.
-        wanted: the arithmetic it may use on float32: PyTorch's on this problem, "tf32" or "fp32".
-        baseline: PyTorch's side, called in the same way; by default its own operator.
-        first: the first draw of inputs and weights; drawn as the others are if None, but with all samples.
+            (C_in, C_out/groups, *kernel) and bias (C_out,) or None; returns (N, C_out, *output). Its exceptions
+            pass through.
+        wanted: the arithmetic that it may use on float32: "match" for PyTorch's on this problem, "tf32" or "fp32".
+        baseline: PyTorch's side, called like the candidate; by default PyTorch's operator.
+        first: the first draw of inputs and weights; if None, it is drawn like the others, with all samples.
         draw_count: draws over which errors are pooled.
-        awkward: also put it to rules 5 and 6, scaling and adversarial inputs.
-        awkward_batch: samples that those inputs have at most; None for the problem's own batch.
-        all_samples: all of a large first draw beside float64; else some of it, and the rest where that is not as near
-            PyTorch's.
+        awkward: also apply rules 5 and 6, scaling and adversarial inputs.
+        awkward_batch: the most samples of those inputs; None for the problem's batch.
+        all_samples: compare all of a large first draw with float64. Else a few slices are compared, and each other
+            slice that is not as near to PyTorch's result as they are.
         reach: how far a non-finite input may spread.
     """
     device = torch.device(device)
@@ -112,19 +112,19 @@ def check_layer(
 
 
 def further_draws(problem: Problem) -> Problem:
-    """The problem of the draws after the first, and of the awkward inputs: with as many samples, or with fewer."""
+    """The problem of further draws and awkward inputs: the same, with fewer samples if it is large."""
     samples = max(1, _FURTHER_BYTES // _bytes_of(problem, 1))
     return replace(problem, batch=min(problem.batch, samples))
 
 
 def _bytes_of(problem: Problem, samples: int) -> int:
-    """Those of inputs and outputs."""
+    """Bytes of the inputs and outputs of that number of samples."""
     elements = math.prod(problem.input_shape[1:]) + math.prod(problem.output_shape[1:])
     return samples * elements * problem.layer.item_bytes
 
 
 class _Incomparable(Exception):
-    """The candidate returned another form than PyTorch, or changed its operands: nothing else can be compared."""
+    """The candidate's result has another form than PyTorch's, or it changed its operands: no other rule applies."""
 
     def __init__(self, check: Check) -> None:
         super().__init__(check.reason)
@@ -132,7 +132,11 @@ class _Incomparable(Exception):
 
 
 def _checked_run(candidate: Candidate, problem: Problem, operands: Operands) -> Tensor:
-    """Run the candidate on poisoned memory; what it returns has the right shape, dtype and device."""
+    """Run the candidate on poisoned memory; its result has the right shape, dtype and device.
+
+    Raises:
+        _Incomparable: it has not.
+    """
     shape = (operands.x.shape[0], *problem.output_shape[1:])
     output_bytes = math.prod(shape) * problem.layer.item_bytes
     with poisoned(operands.x.device, output_bytes):
@@ -146,8 +150,8 @@ def _checked_run(candidate: Candidate, problem: Problem, operands: Operands) -> 
 def _first_draw(
     ours: Run, theirs: Run, operands: Operands, problem: Problem, comparison: Comparison, all_samples: bool
 ) -> tuple[Check, Check, Check]:
-    """Rule 1 on two runs of the first draw, which is then counted in."""
-    # Each of these tensors may be gigabytes: of what is only compared with a later one there are fingerprints.
+    """Apply rule 1 to two runs of the first draw, and add the draw to the comparison."""
+    # Each of these tensors may be gigabytes. Fingerprints stand for those that are only compared with later ones.
     before = rules.prints(operands)
     first = fingerprint(ours(operands))
     got = ours(operands)
@@ -165,7 +169,7 @@ def _first_draw(
 def _compare(
     comparison: Comparison, got: Tensor, theirs: Run, operands: Operands, problem: Problem, all_samples: bool
 ) -> Check:
-    """Count in a draw, of a large one a few samples at a time: what PyTorch gives, and takes for that, is as large.
+    """Add a draw to the comparison, in slices of the batch: PyTorch's result and its workspace may be large.
 
     Args:
         got: shaped as the output.
@@ -173,7 +177,7 @@ def _compare(
         all_samples: as in `check_layer`.
 
     Returns:
-        Rule 1 on the form. What has another one is not counted in.
+        Rule 1 on the form. A result of another form is not added.
     """
     slices = list(_slices(operands, problem))
     some = {number * (len(slices) - 1) // (_SOME_SLICES - 1) for number in range(_SOME_SLICES)}
@@ -209,7 +213,7 @@ def _slices(operands: Operands, problem: Problem) -> Iterator[tuple[slice, Opera
 
 
 def _differing(got: Tensor, ours: Run, operands: Operands) -> Check:
-    """Where two runs differ, as they have done before: with `got` and one more, if that shows it."""
+    """The failed check of two runs that differ. A third run, compared with `got`, may show where."""
     got = got.clone()  # the candidate may return the same memory again
     found = rules.same_bits(got, ours(operands))
     reason = "two runs on the same tensors differ, and a third gives the second's bits"

@@ -1,7 +1,7 @@
-"""Which arithmetic PyTorch itself runs on a float32 layer, and so which one a candidate may use.
+"""The arithmetic that PyTorch runs on a float32 layer, and that a candidate may use.
 
-With TF32 allowed, as it is by default, cuDNN picks for every problem an engine that rounds the operands to TF32 or
-one that does not. On a GPU this is measured; without one it follows from the kind of the layer.
+With TF32 allowed, as it is by default, cuDNN picks an engine for each problem. Some engines round the operands to TF32.
+On a GPU the choice is measured; without one it is known from the kind of the layer.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ from tconv.sandbox.trace import TracedLayer
 
 #: What a user may ask for.
 Wanted = Literal["match", "tf32", "fp32"]
-#: The arithmetic of a problem, as `resolve` tells it.
+#: Gives the arithmetic of a problem, like `resolve`.
 Resolve = Callable[[Problem, Wanted], Precision]
 
 
 def understood(wanted: Wanted, tf32: bool) -> Wanted:
-    """What is wanted of a model file: where that leaves TF32 forbidden (`tf32` is False), "match" means fp32."""
+    """The wanted arithmetic of a model file. If the file forbids TF32 (`tf32` is False), "match" means "fp32"."""
     return "fp32" if wanted == "match" and not tf32 else wanted
 
 
 def as_stated(problem: Problem) -> Wanted:
-    """What is wanted where a problem is to run in the very precision that it states."""
+    """The wanted arithmetic of a problem that runs in the precision that it states."""
     return "tf32" if problem.layer.precision in TF32 else "fp32"
 
 
 def problems(layers: Sequence[TracedLayer], wanted: Wanted, resolve: Resolve) -> list[Problem]:
-    """What every traced layer computes, in the precision it is to run in: one for each layer, whatever its sizes.
+    """The problem of each traced layer, with the precision that it runs in. A layer has one precision for all sizes.
 
     Args:
-        wanted: as it is `understood` of the layers' file.
+        wanted: the result of `understood` for the layers' file.
     """
     found: dict[Layer, Precision] = {}
     for layer in layers:
         compiled = layer.problem.layer
-        if found.get(compiled) != "fp32":  # where sizes disagree, the finer one
+        if found.get(compiled) != "fp32":  # the finer one, if sizes disagree
             found[compiled] = resolve(layer.problem, wanted)
     asked = [layer.problem for layer in layers]
     return [replace(problem, layer=replace(problem.layer, precision=found[problem.layer])) for problem in asked]
@@ -58,10 +58,10 @@ def problems(layers: Sequence[TracedLayer], wanted: Wanted, resolve: Resolve) ->
 def resolve(
     problem: Problem, wanted: Wanted, *, device: torch.device, seed: int = 0, baseline: Run | None = None
 ) -> Precision:
-    """The arithmetic that a candidate may use: the wanted one for float32 layers, the layer's own for others.
+    """The arithmetic that a candidate may use: `wanted` for float32 layers, the layer's own for other types.
 
-    "match" means what PyTorch does on this problem: measured on a GPU, by the kind of the layer without one. "tf32" is
-    rounded as PyTorch does it, where it does.
+    "match" means PyTorch's arithmetic on this problem. It is measured on a GPU, and known from the kind of the layer
+    without one. "tf32" rounds ties as PyTorch does on this problem, if PyTorch runs TF32 there.
     """
     if problem.layer.dtype != "float32":
         return problem.layer.precision
@@ -79,9 +79,9 @@ def resolve(
 
 @contextmanager
 def arithmetic(precision: Precision) -> Iterator[None]:
-    """For "fp32", PyTorch's float32 convolutions run without TF32 within the block; else they run as they do.
+    """For "fp32", PyTorch's float32 convolutions run without TF32 within the block. Else nothing changes.
 
-    PyTorch's error is a yardstick for those who were asked for fp32 only if it ran fp32 itself.
+    PyTorch's error can measure a candidate that must run fp32 only if PyTorch runs fp32, too.
     """
     if precision != "fp32":
         yield
@@ -99,22 +99,22 @@ def arithmetic(precision: Precision) -> Iterator[None]:
 
 @lru_cache(maxsize=256)
 def _measured_once(problem: Problem, device: torch.device, seed: int, flags: tuple[bool, ...]) -> Precision:
-    """Measured with PyTorch's own operator, which takes gigabytes and a second of large problems."""
+    """`measured` with PyTorch's operator, kept: on large problems it takes gigabytes and a second."""
     found = measured(problem, device=device, seed=seed)
     release()
     return found
 
 
 def measured(problem: Problem, *, device: torch.device, seed: int = 0, baseline: Run | None = None) -> Precision:
-    """What PyTorch does on this very problem, under the flags in force.
+    """PyTorch's arithmetic on this problem, under the flags in force.
 
-    The full batch is run, since cuDNN picks another engine for another batch; its first sample is compared with
-    float64 results on the operands as they are and rounded to TF32. `baseline` is PyTorch's side, by default its
-    own operator.
+    The full batch runs, since cuDNN may pick another engine for another batch. The first sample is compared with
+    float64 results, on the operands as they are and on operands rounded to TF32. `baseline` is PyTorch's side, by
+    default PyTorch's operator.
     """
     operands = draw(problem, device, seed)
     result = conv_transpose(*operands, problem) if baseline is None else baseline(operands)
-    # Copies: the others may be gigabytes.
+    # Copies of one sample, so that the other samples, perhaps gigabytes, can go.
     sample, operands = result[:1].clone(), operands._replace(x=operands.x[:1].clone())
     del result
     comparison = Comparison(Tolerance.of(problem.layer, "fp32"))

@@ -1,4 +1,4 @@
-"""What a transposed convolution should give: float64 results, and operands rounded as tensor cores take them."""
+"""The true results of a transposed convolution: in float64, also on operands rounded as tensor cores round them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from tconv.evaluation.accumulation import in_float32
 from tconv.problem import TF32, Layer, Precision, Problem
 
-#: Elements of input or output that are turned to float64 at once.
+#: Elements of input or output that are converted to float64 at once.
 _K_TILE_ELEMENTS = 2**23
 _TF32_DROPPED_BITS = 13
 
@@ -33,11 +33,11 @@ class Exact:
     """Float64 results for a part of the output.
 
     Args:
-        samples: which ones of the batch.
-        rows: which ones of the first spatial axis.
-        result: the transposed convolution of the very tensors.
-        magnitude: the same of their absolute values, plus \\|bias\\|: what rounding errors are in proportion to.
-        rounded: the same as `result` on operands rounded to TF32, by how they were rounded; empty unless asked for.
+        samples: the part's samples of the batch.
+        rows: the part's rows of the first spatial axis.
+        result: the transposed convolution of the tensors as they are.
+        magnitude: the same of their absolute values, plus \\|bias\\|. Rounding errors are in proportion to it.
+        rounded: the same as `result` on operands rounded to TF32, by the way of rounding; empty unless asked for.
     """
 
     samples: slice
@@ -54,7 +54,7 @@ class Exact:
 def conv_transpose(x: Tensor, weight: Tensor, bias: Tensor | None, problem: Problem) -> Tensor:
     """PyTorch's own operator with the problem's parameters. Equivalent to: F.conv_transpose{1,2,3}d(x, weight, ...).
 
-    In 16 bits on a CPU it sums up in float32, as on a GPU, and rounds once.
+    In 16 bits on a CPU it sums in float32, as on a GPU, and rounds once.
     """
     return _operator(x, weight, bias, problem.layer, problem.layer.padding, problem.output_padding)
 
@@ -77,7 +77,7 @@ def _rows(
     rows: slice,
     change: Callable[[Tensor], Tensor] = lambda x: x,
 ) -> Tensor:
-    """Those rows of `conv_transpose`'s result in float64 for changed inputs, from the inputs that reach them."""
+    """Rows of `conv_transpose`'s result in float64, from the inputs that reach these rows, after `change`."""
     axis = 3 - problem.layer.spatial_dims
     if rows == slice(0, problem.output_size[axis]):
         return conv_transpose(change(x).double(), weight, bias, problem)
@@ -85,23 +85,23 @@ def _rows(
     first = max(0, -(-(rows.start + padding - (kernel - 1) * dilation) // stride))
     last = min(x.shape[2] - 1, (rows.stop - 1 + padding) // stride)
     shape = (len(x), problem.layer.out_channels, rows.stop - rows.start, *problem.output_shape[3:])
-    # Rows that no input reaches are the bias.
+    # Rows that no input reaches hold the bias.
     filling = weight.new_zeros(1) if bias is None else bias
     result = filling.view(1, -1, *[1] * problem.layer.spatial_dims).expand(shape).clone()
     if first <= last:
         reaching = change(x[:, :, first : last + 1]).double()
         none = [(*given[:axis], 0, *given[axis + 1 :]) for given in (problem.layer.padding, problem.output_padding)]
         y = _operator(reaching, weight, bias, problem.layer, *none)
-        begin = first * stride - padding  # the output's row that it begins with
+        begin = first * stride - padding  # the row of the output at which y begins
         start, stop = max(rows.start, begin), min(rows.stop, begin + y.shape[2])
         result[:, :, start - rows.start : stop - rows.start] = y[:, :, start - begin : stop - begin]
     return result
 
 
 def exact(operands: Operands, problem: Problem, *, rounded: bool = False) -> Iterator[Exact]:
-    """Float64 results on the operands' device, a part of the output at a time so that large problems fit.
+    """Float64 results on the operands' device. They come in parts of the output, so that large problems fit.
 
-    `problem` gives the layer's parameters; the batch is that of `operands.x`.
+    `problem` gives the layer's parameters, and `operands.x` the batch.
     """
     x, weight, bias = operands
     wide_weight = weight.double()
@@ -124,7 +124,7 @@ def exact(operands: Operands, problem: Problem, *, rounded: bool = False) -> Ite
 
 
 def _parts(x: Tensor, problem: Problem) -> Iterator[tuple[slice, slice]]:
-    """Samples and rows: some whole samples, or some rows of one."""
+    """The samples and rows of each part: some whole samples, or some rows of one sample."""
     sizes = problem.output_shape[1:]
     largest = max(1, math.prod(sizes), x[:1].numel())
     samples = max(1, _K_TILE_ELEMENTS // largest)

@@ -1,4 +1,4 @@
-"""What judging a candidate file gives, as plain data."""
+"""The judgement of a candidate file as plain data."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from tconv.evaluation.verdict import Level, Timing, Verdict
 
 @dataclass(frozen=True)
 class Variation:
-    """The verdict with some constructor arguments changed; where none are, with inputs of another size."""
+    """The verdict with changed constructor arguments or, if `changes` is empty, with inputs of another size."""
 
     changes: dict[str, Any]
     verdict: Verdict
 
     @property
     def tested(self) -> bool:
-        """False where PyTorch's own operator was seen to give the result: that says nothing of the candidate's."""
+        """False if the result is equal but PyTorch's operator gave it: that does not test the candidate's kernels."""
         return not (self.verdict.equal and self.verdict.operators)
 
     @property
     def name(self) -> str:
-        """The changed arguments as a call has them: ``stride=2, bias=True``."""
+        """The changed arguments as in a call: ``stride=2, bias=True``."""
         return ", ".join(f"{name}={value}" for name, value in self.changes.items()) or "inputs of another size"
 
 
@@ -31,13 +31,13 @@ class Report:
     """The judgement of one candidate file.
 
     Args:
-        device: where it ran, "cuda" or "cpu".
+        device: the device that it ran on, "cuda" or "cpu".
         precision: the arithmetic asked for: "match", "tf32" or "fp32".
-        verdict: with the model file's own arguments.
-        variations: with others, where those were asked for.
+        verdict: the verdict with the model file's own arguments.
+        variations: the verdicts with other arguments, where they were asked for.
         not_checked: one line for each thing that this machine could not check.
         timing: None where it was not asked for, or the candidate is not equal.
-        level: how closely the candidate was looked at.
+        level: the level of the checks.
     """
 
     model: str
@@ -52,17 +52,17 @@ class Report:
 
     @property
     def equal(self) -> bool:
-        """True when the candidate is equal with its own arguments and with all others that were tried."""
+        """True if the candidate is equal with the model file's arguments and with all others that were tried."""
         return self.verdict.equal and all(variation.verdict.equal for variation in self.variations)
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Every failed check in one line, those of other arguments with these."""
+        """One line for every failed check. Checks with other arguments name the arguments."""
         others = (f"with {v.name}: {reason}" for v in self.variations for reason in v.verdict.reasons)
         return (*self.verdict.reasons, *others)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-able."""
+        """All fields, `equal` and `reasons`, JSON-able."""
         return {
             "model": self.model,
             "candidate": self.candidate,

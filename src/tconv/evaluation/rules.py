@@ -33,14 +33,14 @@ def same_form(got: object, expected: Tensor, *, strides: bool = True) -> Check:
 
 
 def _strides(tensor: Tensor) -> tuple[int, ...]:
-    """The strides that matter: those of axes longer than one, of a tensor with elements."""
+    """The strides that matter: of axes longer than one; none for a tensor without elements."""
     if not tensor.numel():
         return ()
     return tuple(stride for stride, length in zip(tensor.stride(), tensor.shape, strict=True) if length > 1)
 
 
 def prints(operands: Operands) -> list[Fingerprint | None]:
-    """What tells whether the tensors change."""
+    """Fingerprints of the tensors, which tell whether they change."""
     return [None if tensor is None else fingerprint(tensor) for tensor in operands]
 
 
@@ -67,20 +67,20 @@ def same_bits(first: Tensor, second: Tensor) -> Check:
 
 
 def same_values(one: Tensor, other: Tensor) -> bool:
-    """Equal shape, dtype and values; NaN equals NaN, and zeros of either sign each other."""
+    """Equal shape, dtype and values. NaN equals NaN, and 0.0 equals -0.0."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     return bool(((one == other) | (one.isnan() & other.isnan())).all())
 
 
 def first_difference(one: Tensor, other: Tensor) -> tuple[int, ...]:
-    """Index of the first element that differs in value; of the first element of all when only signs of zero do."""
+    """Index of the first element that differs in value; all zeros if only signs of zero differ."""
     places = ((one != other) & ~(one.isnan() & other.isnan())).nonzero()
     return tuple(int(i) for i in places[0]) if len(places) else (0,) * one.dim()
 
 
 def all_written(comparison: Comparison) -> Check:
-    """Rule 1: no element still holds what the memory held before, or is not finite where it should be."""
+    """Rule 1: every element is written, and is finite where it should be."""
     name = "every element written"
     if comparison.unwritten is None:
         return Check(name, True)
@@ -91,8 +91,8 @@ def all_written(comparison: Comparison) -> Check:
 def every_element(comparison: Comparison, name: str = "every element") -> Check:
     """Rule 2: every element within (c*epsilon + u) times its magnitude, plus the rounding of the output.
 
-    Not required where PyTorch's own result is further out, as algorithms that transform the operands may be. `got` and
-    `allowed` are the difference from float64 and its bound, at the worst element.
+    Not required where PyTorch's own result is further out, as it may be with algorithms that transform operands. `got`
+    is the difference from float64 at the worst element, `allowed` its bound.
     """
     worst, theirs = comparison.beyond_bound, comparison.baseline_beyond_bound
     passed: bool | None = worst.ratio <= 1
@@ -124,10 +124,10 @@ def pooled(comparison: Comparison) -> Check:
 
 
 def within(name: str, got: float, theirs: float, allowances: Mapping[str, float]) -> Check:
-    """A relative error beside PyTorch's, to be no larger than the most generous of the allowances, named by origin.
+    """A relative error must not exceed the largest of the allowances, which are named by their origin.
 
-    Those that are not finite, as where the result is zero everywhere, decide nothing. Without others no error that is
-    a number is judged.
+    Allowances that are not finite count for nothing; they arise where the true result is zero everywhere. If none is
+    finite, a zero error passes, another finite error is not checked, and an infinite one fails.
     """
     finite = {origin: allowed for origin, allowed in allowances.items() if math.isfinite(allowed)}
     errors = f"relative error {got:.3g}, PyTorch's {theirs:.3g}"
@@ -142,8 +142,8 @@ def within(name: str, got: float, theirs: float, allowances: Mapping[str, float]
 def close_to_pytorch(comparison: Comparison) -> Check:
     """Rule 4: allclose to PyTorch's own result, required where both ran the same arithmetic.
 
-    Not required where PyTorch's result breaks rule 2 and the candidate's does not: who is right must not be refused.
-    `got` and `allowed` are the difference from PyTorch and its bound, at the worst element.
+    Not required where PyTorch's result breaks rule 2 and the candidate's does not: a right result must not be refused.
+    `got` is the difference from PyTorch's result at the worst element, `allowed` its bound.
     """
     worst = comparison.beyond_pytorch
     passed = worst.ratio <= 1 if comparison.same_arithmetic else None

@@ -9,12 +9,12 @@ from tconv.sandbox.gpu_memory import release
 
 
 class Steps:
-    """Called with what begins: passes that on, and keeps the seconds until the next step.
+    """Called with the words of each step that begins. It passes them on, and keeps the seconds until the next step.
 
-    A step of the same words adds to the first one. `step` is what is going on.
+    A step with the same words as an earlier one adds to its seconds. `step` is the current one.
 
     Args:
-        began: what comes before the first step is one too, "starting", since that time of the clock.
+        began: the clock's time at which a step "starting" began; None for no such step.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Steps:
         self._say(step)
 
     def seconds(self) -> dict[str, float]:
-        """Of each step in the order in which they began; the last one ends now."""
+        """The seconds of each step, in the order in which they began. The current one ends now."""
         self._end()
         self.step = ""
         return dict(self._taken)

@@ -1,4 +1,4 @@
-"""What measures the times that `timing` asks for: CUDA events, and the host's clock."""
+"""The clock of `timing`: CUDA events, and the host's clock."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ import torch
 from tconv.evaluation.timing import Call, nothing, quantile
 
 _WARM_CALLS = 3
-#: The first time, and where the device has hardly rested since.
+#: Seconds of the first warm-up, and of later ones, before which the device has hardly rested.
 _WARM_SECONDS, _STILL_WARM_SECONDS = 0.3, 0.1
-#: As a program calls: calls before those that count; where these are long, as many as take so many seconds.
+#: As a program calls: the least number of calls before those that count, and the seconds after which they end early.
 _WARM_CALLED, _LONGEST_WARM_SECONDS = 10, 2.0
-#: Calls of nothing, which tell what taking times costs the host itself.
+#: Empty calls that are timed, to measure what timing itself costs the host.
 _EMPTY = 5
-#: Clock cycles a second that the sleeping kernel is given for; a slower clock makes it sleep longer.
+#: The sleeping kernel counts clock cycles, at this rate a second. A slower clock makes it sleep longer.
 _CYCLES_PER_SECOND = 2e9
-#: A host that takes longer than this to queue a series is hidden by the work itself.
+#: The longest sleep in seconds. If the host queues a series for longer, the work itself hides it.
 _LONGEST_SLEEP = 0.2
 
 
 def load_libraries() -> None:
-    """Has CUDA, cuDNN and cuBLAS load what they load at their first use, which takes each some tenths of a second."""
+    """Make CUDA, cuDNN and cuBLAS load their code now. Each takes tenths of a second at its first use."""
     x = torch.zeros(1, 1, 1, 1, device="cuda")
     torch.nn.functional.conv_transpose2d(x, x)
     torch.mm(x[0, 0], x[0, 0])
@@ -36,10 +36,10 @@ class CudaClock:
     """Times calls on the current CUDA device by events on the current stream. See `timing.Clock`."""
 
     def __init__(self) -> None:
-        # Twice the L2 cache and more, so that nothing of the last call is left in it.
+        # More than twice the L2 cache, so that no data of the last call stay in the cache.
         cache = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
         self._flush = torch.empty(2 * cache + 2**20, dtype=torch.uint8, device="cuda")
-        # Methods, too: a program may put others into the classes.
+        # Methods are bound now, since a candidate may patch the classes later.
         self._cool: Callable[[], Any] = self._flush.zero_
         self._now = time.perf_counter
         self._warm_seconds = _WARM_SECONDS
@@ -65,7 +65,7 @@ class CudaClock:
         call()
         seconds_on_host = self._now() - started
         self._wait()
-        # The device sleeps while the host queues everything; so it never waits for the host in between.
+        # The device sleeps while the host queues all calls, so it never waits for the host between them.
         self._sleep(int(min(2 * count * seconds_on_host, _LONGEST_SLEEP) * _CYCLES_PER_SECOND))
         events = [(self._event(), self._event()) for _ in range(count)]
         for start, end in events:
@@ -107,7 +107,7 @@ class CudaClock:
     def warm_called(self, call: Call, between: Call = nothing) -> float:
         """See `timing.Clock`."""
         between()
-        call()  # what is built or compiled takes any time
+        call()  # it may build or compile, for any time
         self._wait()
         times, taken, wanted = list[float](), 0.0, self._seconds_to_warm()
         while taken < _LONGEST_WARM_SECONDS and (len(times) < _WARM_CALLED or taken < wanted):
@@ -135,8 +135,8 @@ class CudaClock:
             wall = (self._now() - started) * 1e3
             return self._elapsed(start, end), wall
 
-        timed(call, between)  # the process stood still before, and events are made when they are first recorded
-        # To record two events and to wait takes the host some time, too, more on some machines than on others.
+        timed(call, between)  # wakes the process, and creates the events, which their first record does
+        # The host's time to record two events and to wait, which differs between machines, is subtracted.
         around = quantile([wall - event for event, wall in (timed(nothing, nothing) for _ in range(_EMPTY))], 0.5)
         events, wall = zip(*(timed(call, between) for _ in range(count)), strict=True)
         return list(events), [max(event, each - around) for event, each in zip(events, wall, strict=True)]
@@ -146,7 +146,7 @@ class CudaClock:
         return seconds
 
     def _warm(self, call: Call, between: Call) -> None:
-        between()  # what another call returned may go then
+        between()  # lets results of another call go
         for _ in range(_WARM_CALLS):
             call()
         self._wait()

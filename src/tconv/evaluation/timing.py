@@ -1,4 +1,4 @@
-"""The logic of timing, apart from the clock: interleaved series, and which run of the reference counts."""
+"""The logic of timing, without the clock: interleaved series, and the choice of the reference's run that counts."""
 
 from __future__ import annotations
 
@@ -10,52 +10,54 @@ from typing import Any, Protocol
 
 from tconv.evaluation.verdict import Check, Series
 
-#: The reference may differ by this much between the candidate's process and one of its own.
+#: The reference's times in the candidate's process and in a process of its own may differ by this share.
 AGREEMENT = 0.05
-#: Device-wide time may exceed event time by this factor, the host's share and the constant (ms) aside.
+#: Device-wide time may exceed event time by this factor, plus the host's share and the constant (ms).
 _CROSS_CHECK_FACTOR = 1.25
 _CROSS_CHECK_MS = 0.05
-#: Of steady calls: rounds, so that both orders come as often, and calls in a round, which need not take longer.
+#: For steady calls: the rounds, an even number so that both orders come as often; the least calls of a round; and the
+#: milliseconds that a round of long calls may take.
 _FEWEST_ROUNDS, _FEWEST_CALLS, _ROUND_MS = 4, 3, 20.0
-#: Times that differ by no more than this share are taken for steady.
+#: Times that differ by no more than this share are steady.
 STEADY = 0.02
 #: As a program calls: rounds, calls in each, and the milliseconds that a round may take where calls are long.
 CALLED_ROUNDS, CALLED, _CALLED_ROUND_MS = 5, 20, 400.0
-#: Of settings other than the default, of which medians are told and nothing is judged by, fewer rounds.
+#: Rounds of settings other than the default: their medians are reported, and no verdict depends on them.
 CALLED_ROUNDS_OF_OTHERS = 2
-#: By so much the host's clock around such a call may exceed the events: a share, and milliseconds.
+#: The host's clock around such a call may exceed the events by this share and these milliseconds.
 _AROUND_SHARE, _AROUND_MS = 0.05, 0.02
 
 Call = Callable[[], object]
 
 
 def nothing() -> None:
-    """Done between calls that take the same values each time."""
+    """Does nothing between calls, for calls that take the same values each time."""
 
 
 class Clock(Protocol):
-    """Times calls on a device. Every series leaves the first calls out and starts each call with a cold L2 cache.
+    """Times calls on a device. A series does not count its first calls, and each call starts with a cold L2 cache.
 
-    When a series ends, all work of the device is done. `between` is run before each call that counts, and is not timed.
+    When a series ends, the device has finished all work. `between` runs before each call that counts and is not timed.
     """
 
     def warm_up(self, call: Call) -> None:
         """Run the call until the device is at its working clock."""
 
     def device_ms(self, call: Call, count: int, between: Call = nothing) -> list[float]:
-        """Milliseconds between two events around each call, with enough queued work that the host is hidden."""
+        """Milliseconds between two events around each call. Queued work hides the host's time."""
 
     def synchronised_ms(self, call: Call, count: int, between: Call = nothing) -> list[float]:
-        """Milliseconds of wall time of each call with the whole device waited for before and after."""
+        """Milliseconds of wall time of each call. The host waits for the whole device before and after."""
 
     def host_us(self, call: Call, count: int, between: Call = nothing) -> float:
         """Microseconds that a call takes on the host."""
 
     def warm_called(self, call: Call, between: Call = nothing) -> float:
-        """Make the first call, then others for a time; milliseconds of one of these, the device waited for."""
+        """Make the first call, then others until the device is warm. Returns the median milliseconds of the others,
+        with the wait for the device."""
 
     def called_ms(self, call: Call, count: int, between: Call = nothing) -> tuple[list[float], list[float]]:
-        """Milliseconds of each call while the device does nothing else: between two events, and by the host's clock."""
+        """Milliseconds of each call on an idle device: between two events, and by the host's clock."""
 
 
 @dataclass(frozen=True)
@@ -68,10 +70,10 @@ class Measured:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Measured:
-        """The inverse of dataclasses.asdict, also after a passage through JSON.
+        """The inverse of dataclasses.asdict, also after JSON.
 
         Raises:
-            ValueError: these are no times. They come from a process in which somebody's program runs.
+            ValueError: these are no times. They come from a process that runs a candidate.
         """
         try:
             times, *others = tuple(fields["device_ms"]), fields["synchronised_ms"], fields["host_us"]
@@ -87,14 +89,14 @@ class Measured:
 
 @dataclass(frozen=True)
 class Called:
-    """Milliseconds of calls as a program makes them: between two events, and by the host's clock around these."""
+    """Milliseconds of calls as a program makes them: between two events, and by the host's clock around both."""
 
     events_ms: tuple[float, ...]
     wall_ms: tuple[float, ...]
 
     @classmethod
     def joined(cls, rounds: Sequence[Called]) -> Called:
-        """Those of all rounds."""
+        """The times of all rounds."""
         return cls(
             tuple(time for found in rounds for time in found.events_ms),
             tuple(time for found in rounds for time in found.wall_ms),
@@ -112,7 +114,7 @@ def interleave(
 ) -> dict[str, Measured]:
     """Time several calls by turns, so that clocks and temperature change for all of them alike.
 
-    The arguments are those of `by_turns`. What the host takes is measured behind it.
+    The arguments are as in `by_turns`. The host's time is measured after the device's.
     """
     times = by_turns(clock, calls, rounds=rounds, each=each, between=between, steady=steady)
     measured = {}
@@ -133,14 +135,14 @@ def by_turns(
     between: Mapping[str, Call] = MappingProxyType({}),
     steady: float = 0.0,
 ) -> dict[str, list[float]]:
-    """Milliseconds on the device of several calls.
+    """Device milliseconds of several calls.
 
-    Every round times each call `each` times; every other round goes through them backwards. `between` has what is to
-    be run before each call, by the name of the call.
+    A round times each call `each` times; every other round takes the calls in reverse order. `between` has a function
+    for the name of a call, to run before it.
 
     Args:
-        steady: where the middle three fifths of all calls' times lie within this share of their medians, four rounds
-            are enough, and fewer calls a round of long ones. 0 for all of them.
+        steady: if the middle three fifths of each call's times lie within this share of its median, four rounds are
+            enough, and long calls get fewer times a round. 0 for all rounds.
     """
     times: dict[str, list[float]] = {name: [] for name in calls}
     count = dict.fromkeys(calls, each)
@@ -155,10 +157,10 @@ def by_turns(
 
 
 def as_times(found: Sequence[Any]) -> tuple[float, ...]:
-    """What somebody's process says are times.
+    """Times that a candidate's process reported.
 
     Raises:
-        ValueError: they are none.
+        ValueError: they are no times.
     """
     numbers = all(isinstance(time, (int, float)) and 0 < time < math.inf for time in found)
     if not found or not numbers:
@@ -180,7 +182,7 @@ def _enough(milliseconds: float, each: int) -> int:
 
 
 def settle(beside: Measured, alone: Measured) -> tuple[Series, str]:
-    """The reference's time that counts, and a sentence that says which one it is.
+    """The reference's time that counts, and a sentence that names it.
 
     Args:
         beside: measured by turns with the candidate, in the candidate's process.
@@ -191,14 +193,14 @@ def settle(beside: Measured, alone: Measured) -> tuple[Series, str]:
     figures = f"{ours.median:.4g} ms beside the candidate, {theirs.median:.4g} ms in a process of its own"
     if apart <= AGREEMENT:
         return ours, f"by turns with the candidate; the reference agrees with its own process ({figures})"
-    # What shortens PyTorch's time is no help to a candidate: the longer one may be the candidate's doing, or chance.
+    # The shorter time counts: a candidate gains nothing by it, and may have caused the longer one.
     shorter = "a process of its own" if theirs.median < ours.median else "by turns with the candidate"
     words = f"{shorter}, the shorter of two that differ by {apart:.0%} ({figures})"
     return (theirs if theirs.median < ours.median else ours), words
 
 
 def cross_check(name: str, measured: Measured) -> Check:
-    """Device-wide waiting must not show much more work than the events saw: it would be on another stream or thread."""
+    """The device-wide wait must not take much longer than the events say: work would be on another stream or thread."""
     events = measured.series.median
     allowed = _CROSS_CHECK_FACTOR * events + measured.host_us / 1e3 + _CROSS_CHECK_MS
     passed = measured.synchronised_ms <= allowed
@@ -209,16 +211,16 @@ def cross_check(name: str, measured: Measured) -> Check:
 
 
 def calls_a_round(milliseconds: float) -> int:
-    """Calls of each side in a round of those as a program makes them, of which the longest takes so long."""
+    """Calls of each side in a round as a program makes them, if the longest call takes `milliseconds`."""
     return min(CALLED, max(1, int(_CALLED_ROUND_MS / milliseconds)))
 
 
 def settle_called(
     pair: Mapping[str, Called], others: Mapping[str, Called]
 ) -> tuple[dict[str, Series], tuple[Check, ...]]:
-    """The times that count, by side, and whether the two clocks agree on each of the pair.
+    """The times that count, by side, and a check for each of the pair whether the two clocks agree.
 
-    It is the events', or where they miss work on one of these sides, the host's on all.
+    The events' times count. If the events miss work on a side of the pair, the host's times count for all sides.
     """
     checks = tuple(_clocks_agree(name, side) for name, side in pair.items())
     by_events = all(check.passed for check in checks)
@@ -227,7 +229,7 @@ def settle_called(
 
 
 def _clocks_agree(name: str, called: Called) -> Check:
-    """The host, which waits for the whole device, must not see much more than the events on the current stream."""
+    """The host's clock, with its wait for the whole device, must not exceed the current stream's events by much."""
     events, wall = quantile(called.events_ms, 0.5), quantile(called.wall_ms, 0.5)
     allowed = (1 + _AROUND_SHARE) * events + _AROUND_MS
     reason = f"events {events:.4g} ms, the host's clock {wall:.4g} ms, allowed {allowed:.4g} ms"
@@ -237,7 +239,7 @@ def _clocks_agree(name: str, called: Called) -> Check:
 
 
 def quantile(values: Sequence[float], part: float) -> float:
-    """The value below which that part of the values lies, interpolated."""
+    """The value below which this part of the values lies, interpolated."""
     ordered = sorted(values)
     place = part * (len(ordered) - 1)
     low = int(place)

@@ -1,4 +1,4 @@
-"""How far a result may be from the float64 one: the constants of the rules and the bound per element."""
+"""The error that a result may have: constants of the rules, and the bound of each element."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tconv.problem import TF32, Layer, Precision
 
 #: Rounding errors of a summation, in units of epsilon times the sum of magnitudes. Sequential fp32 comes to 4.7.
 SUMMATION = 8.0
-#: A tensor core truncates its accumulator; it gets one more unit for this many products.
+#: Tensor cores truncate their accumulators: they get one more unit for each this many products.
 PRODUCTS_PER_UNIT = 32
 #: Two operands, each rounded to 11 significant bits.
 TF32_OPERANDS = 2 * 2.0**-11
@@ -20,7 +20,7 @@ TF32_OPERANDS = 2 * 2.0**-11
 POOLED_SLACK = 1.25
 #: The pooled error of a sane summation, in units of sqrt(products) times epsilon. Sequential fp32 comes to 0.30.
 POOLED_SUMMATION = 0.5
-#: Relative and absolute tolerance beside PyTorch's own result, by precision.
+#: Relative and absolute tolerance against PyTorch's own result, by precision.
 CLOSE: dict[Precision, float] = {
     "fp32": 1e-4,
     "tf32": 1e-4,
@@ -32,7 +32,7 @@ CLOSE: dict[Precision, float] = {
 
 
 def pooled_summation(products: int, epsilon: float) -> float:
-    """The relative pooled error of a sane summation, and of products that are taken in parts, as three of TF32 are."""
+    """The relative pooled error of a sane summation. It also covers a product that is computed as three of TF32."""
     return (POOLED_SUMMATION * math.sqrt(products) + 1) * epsilon
 
 
@@ -43,7 +43,7 @@ _TENSOR_CORES: tuple[Precision, ...] = (*TF32, "fp16", "bf16")
 
 @dataclass(frozen=True)
 class Tolerance:
-    """What one arithmetic is allowed on one layer.
+    """The errors that one arithmetic may have on one layer.
 
     Args:
         precision: the arithmetic that the candidate may use.
@@ -65,7 +65,7 @@ class Tolerance:
 
     @property
     def factor(self) -> float:
-        """The allowed error of an element in units of its magnitude, the rounding of the output aside."""
+        """The allowed error of an element in units of its magnitude, without the rounding of the output."""
         units = SUMMATION + (self.products / PRODUCTS_PER_UNIT if self.precision in _TENSOR_CORES else 0.0)
         return units * self.epsilon + (TF32_OPERANDS if self.precision in TF32 else 0.0)
 
@@ -80,7 +80,7 @@ class Tolerance:
 
     @property
     def close(self) -> float:
-        """Relative and absolute tolerance beside PyTorch's own result."""
+        """Relative and absolute tolerance against PyTorch's own result."""
         return CLOSE[self.precision]
 
 
@@ -88,5 +88,5 @@ def half_ulp(result: Tensor, dtype: torch.dtype) -> Tensor:
     """Half the distance between neighbouring numbers of `dtype` at each (float64) element of `result`."""
     info = torch.finfo(dtype)
     power = (result.view(torch.int64) & _EXPONENT).view(torch.float64)  # the largest power of two that is not above
-    # An infinite result has none: what is compared with it is infinite, or differs.
+    # An infinite result has no ulp: a result beside it is infinite, too, or wrong.
     return power.nan_to_num_(posinf=0.0).mul_(info.eps).clamp_min_(info.tiny * info.eps).div_(2)

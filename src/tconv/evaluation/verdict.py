@@ -1,4 +1,4 @@
-"""What an evaluation says, as plain data: checks, the verdict they add up to, and times."""
+"""The findings of an evaluation as plain data: checks, the verdict that they add up to, and times."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-#: How closely a candidate is looked at; see `files.levels`. Nothing in its text chooses that.
+#: How much of a candidate is checked; see `files.levels`. Nothing in a candidate's text chooses its level.
 Level = Literal["default", "strict"]
-#: The check of gradients, and what it has got of a candidate that lacks some.
+#: The name of the check of gradients, and its `got` for a candidate that lacks some.
 GRADIENTS, INFERENCE_ONLY = "gradients", "inference only"
-#: What the check of streams has got of a candidate that launches on CUDA's default one.
+#: The `got` of the check of streams for a candidate that launches on CUDA's default stream.
 DEFAULT_STREAM_ONLY = "default stream only"
 
 
@@ -21,10 +21,10 @@ class Check:
 
     Args:
         passed: None where the rule was not checked; `reason` then says why not.
-        got: what was measured, in the unit that the rule's name implies.
-        allowed: the most (or the value) that the rule allows.
-        reason: what a reader needs beside the numbers; for a failed check, what is wrong and where.
-        about: which of several tries of the rule it tells of.
+        got: the measured value, in the unit that the rule's name implies.
+        allowed: the largest value, or the only one, that the rule allows.
+        reason: words beside the numbers; for a failed check, what is wrong and where.
+        about: names this try, where the rule is tried several times.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Check:
     about: str = ""
 
     def __post_init__(self) -> None:
-        # Some of the words are a candidate's own: they begin no line of their own and steer no terminal.
+        # Some words come from the candidate: they must not begin a line or control a terminal.
         object.__setattr__(self, "reason", one_line(self.reason))
 
     def to_dict(self) -> dict[str, Any]:
@@ -44,7 +44,7 @@ class Check:
 
 
 def one_line(text: str) -> str:
-    """The text with a question mark for every character that prints nothing of its own, as ends of lines."""
+    """The text with a question mark for every character that is not printable, such as line ends."""
     return "".join(character if character.isprintable() else "?" for character in text)
 
 
@@ -53,7 +53,7 @@ class Verdict:
     """The checks of one candidate on one problem or model.
 
     Args:
-        operators: PyTorch's own transposed convolutions that the candidate was seen to call, by name. No fault.
+        operators: names of PyTorch's transposed convolutions that the candidate called. To call them is no fault.
     """
 
     checks: tuple[Check, ...]
@@ -77,12 +77,12 @@ class Verdict:
 
     @property
     def inference_only(self) -> bool:
-        """True for a candidate that lacks gradients which the model has. No fault, unless they were asked for."""
+        """True for a candidate that lacks gradients of the model. It is a fault only where training was asked for."""
         return any(check.got == INFERENCE_ONLY for check in self.checks)
 
     @property
     def default_stream_only(self) -> bool:
-        """True for a candidate that does not wait for its inputs on another stream. A fault at the strict level."""
+        """True for a candidate that launches on the default stream alone. It is a fault at the strict level only."""
         return any(check.got == DEFAULT_STREAM_ONLY for check in self.checks)
 
     def check(self, name: str) -> Check:
@@ -115,7 +115,7 @@ class Series:
 
 #: Ratios this close to one are the noise of a measurement.
 NOISE = 0.02
-#: Of a call as programs make it, which holds the host's part: by this share, and this many milliseconds.
+#: A time as called is clearly longer by more than this share and this many milliseconds: it includes the host's work.
 _CLEAR_SHARE, _CLEAR_MS = 0.05, 0.005
 
 
@@ -126,11 +126,11 @@ def clearly_longer(time: float, other: float) -> bool:
 
 @dataclass(frozen=True)
 class Sides:
-    """Times of a candidate and of PyTorch (the reference), on the same inputs and called alike.
+    """Times of a candidate and of PyTorch (the reference), called alike on the same inputs.
 
     Args:
         reference: PyTorch with its default settings.
-        alternatives: PyTorch otherwise, by what differs; "torch.compile" is one of these.
+        alternatives: PyTorch in other ways, by name, such as "torch.compile".
         compiled: the candidate under `torch.compile`; None where that was not asked for, or does not work.
     """
 
@@ -146,13 +146,13 @@ class Sides:
 
     @property
     def best_alternative(self) -> str:
-        """The setting under which PyTorch was fastest, its default among them."""
+        """The name of PyTorch's fastest way; its default is one of them."""
         times = {"default": self.reference, **self.alternatives}
         return min(times, key=lambda name: times[name].median)
 
     @property
     def over_best_other(self) -> float | None:
-        """How many times faster than the fastest of `alternatives` the candidate is; None where there is none."""
+        """How many times faster the candidate is than the fastest of `alternatives`; None if there are none."""
         others = [series.median for series in self.alternatives.values()]
         return min(others) / self.candidate.median if others else None
 
@@ -163,45 +163,45 @@ class Sides:
 
     @property
     def best_compiled(self) -> bool:
-        """Whether the candidate under `torch.compile` is clearly faster than as it is, and than PyTorch in any way."""
+        """Whether the compiled candidate is clearly faster than the plain candidate and than every way of PyTorch."""
         others = [self.candidate, self.reference, *self.alternatives.values()]
         compiled = self.compiled
         return compiled is not None and all(clearly_longer(each.median, compiled.median) for each in others)
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields, JSON-able, and what follows from them by its name."""
+        """All fields and the properties above, JSON-able."""
         names = ("speedup", "best_alternative", "over_best_other", "slower", "best_compiled")
         return {**dataclasses.asdict(self), **{name: getattr(self, name) for name in names}}
 
 
 @dataclass(frozen=True)
 class AsCalled(Sides):
-    """Times of a call as a program makes it: as constructed, gradients enabled, the host's part included.
+    """Times of a call as a program makes it: as constructed, with gradients enabled, the host's work included.
 
     Args:
-        calls: so many of each side.
+        calls: the number of timed calls of each side.
     """
 
     calls: int = field(kw_only=True)
 
     @property
     def slower(self) -> bool:
-        """Whether PyTorch's default is faster, clearly: hosts are less steady than devices."""
+        """Whether PyTorch's default is clearly faster; hosts are less steady than devices."""
         return clearly_longer(self.candidate.median, self.reference.median)
 
 
 @dataclass(frozen=True)
 class Timing(Sides):
-    """Device times of inference with a cold L2 cache, and what else was found beside them.
+    """Device times of inference with a cold L2 cache, and other findings of the timing.
 
     Args:
-        reference_source: which run `reference` is from, and why.
-        floor_ms: roofline bound in milliseconds, None where it is not known.
+        reference_source: the run that `reference` comes from, and why.
+        floor_ms: roofline bound in milliseconds; None where it is not known.
         host_us: host microseconds of one call, by side.
-        settings: what was in force on both sides (flags, versions, device).
+        settings: flags, versions and device of both sides.
         checks: cross-checks of the measurement itself.
-        as_called: None where that could not be timed; `notes` then says why.
-        notes: what was not timed, or otherwise than usual, one clause each.
+        as_called: the times as called; None where they could not be taken, and `notes` says why.
+        notes: one clause for each time that was not taken, or not as usual.
     """
 
     reference_source: str
@@ -213,11 +213,11 @@ class Timing(Sides):
     notes: tuple[str, ...] = field(default=(), kw_only=True)
 
     def without_compiled(self, reason: str) -> Timing:
-        """The same where what the candidate gives under `torch.compile` is wrong."""
+        """The same times without `compiled`, for a candidate that is wrong under `torch.compile`."""
         as_called = None if self.as_called is None else replace(self.as_called, compiled=None)
         note = f"ModelNew under torch.compile was not timed: {reason}"
         return replace(self, compiled=None, as_called=as_called, notes=(*self.notes, note))
 
     def to_dict(self) -> dict[str, Any]:
-        """See `Sides`."""
+        """See `Sides.to_dict`."""
         return {**super().to_dict(), "as_called": None if self.as_called is None else self.as_called.to_dict()}
