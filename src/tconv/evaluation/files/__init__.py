@@ -1,10 +1,10 @@
-"""Whole files: somebody's `ModelNew` beside `Model`, each in a process of its own that the judge asks.
+"""Whole files: compares a candidate's `ModelNew` with `Model`. Each runs in a process of its own, asked by the judge.
 
-`judge` is the entry, `levels` the list of what it looks at, in two levels. The folders, as a judgement walks:
+`judge` is the entry. `levels` lists the checks, in two levels. The folders, in the order of a judgement:
 
-- `sides`: what both files are given, how their processes are asked, and what their calls show
-- `process`: what runs in such a process
-- `results`: whether results are those of `Model`
-- `replacement`: whether gradients, other weights and other inputs are
-- `timing`: how long both take
+- `sides`: the inputs of both files, calls to their processes, and side effects of these calls
+- `process`: the code that runs in these processes
+- `results`: checks that results equal `Model`'s
+- `replacement`: checks of gradients, changed weights and other inputs
+- `timing`: the times of both files
 """

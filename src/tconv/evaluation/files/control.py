@@ -1,4 +1,5 @@
-"""A control for what fails: `Model` beside its own class. What that does not keep to is asked of nobody."""
+"""The control: a check that fails is repeated with `Model` in the candidate's place. If `Model` fails it, too, the
+check does not count."""
 
 from __future__ import annotations
 
@@ -15,12 +16,12 @@ _FAILS = "not checked: Model beside its own class fails it"
 
 
 def excused(checks: Sequence[Check], control: Iterable[Check], each: bool = True) -> list[Check]:
-    """The checks, of which those that fail in the control as well count as not made.
+    """The checks. A failed check counts as not made if the control fails it, too.
 
     Args:
         control: the checks of `Model` in the candidate's place.
-        each: by itself; else all of them where one of the control fails. What a model keeps between calls may show in
-            one or in another.
+        each: compare check by check. Else one failure of the control excuses all failed checks: state that a model
+            keeps between calls may show in any of them.
     """
     failed = [check for check in control if check.passed is False]
 
@@ -36,17 +37,17 @@ def excused(checks: Sequence[Check], control: Iterable[Check], each: bool = True
 
 
 def excuses(checks: Sequence[Check]) -> tuple[str, ...]:
-    """What is not asked of a candidate, since `Model` does not keep to it, in one clause each."""
+    """One clause that names all checks that do not count, as `Model` fails them, too."""
     found = [check for check in checks if check.passed is None and check.reason.startswith(_FAILS)]
     names = dict.fromkeys(f"{check.name} ({check.about})" if check.about else check.name for check in found)
     return (f"what Model beside its own class fails: {', '.join(names)}",) if names else ()
 
 
 def require_results(checks: Sequence[Check]) -> None:
-    """See that something was compared that `Model` gives.
+    """Make sure that at least one result was compared with `Model`'s.
 
     Raises:
-        CannotJudge: nothing was, since `Model` itself does not keep to it.
+        CannotJudge: none was, since `Model` fails the checks itself.
     """
     not_made = (check for check in checks if check.passed is None)
     excuses = [each.reason for each in not_made if each.reason.startswith(_FAILS) or hangs_on_rounding(each)]

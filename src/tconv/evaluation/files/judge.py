@@ -1,7 +1,7 @@
-"""Judging a candidate file: is somebody's `ModelNew` equal to `Model`, and how fast is it.
+"""Judges a candidate file: whether its `ModelNew` is equal to `Model`, and how fast it is.
 
-`Model` and `ModelNew` run in processes of their own; weights, inputs and all comparisons are made in this one, which
-runs neither file. So nothing that a candidate returns, patches or caches reaches the arithmetic of its verdict.
+`Model` and `ModelNew` run in processes of their own. This process runs neither file. It makes weights, inputs and all
+comparisons, so nothing that a candidate returns, patches or caches reaches the arithmetic of its verdict.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ from tconv.sandbox.worker import Workshop
 #: Multiply-adds of one forward pass on the CPU: in PyTorch's operators, and in the emulator.
 _CPU_WORK = 10**8
 _EMULATOR_WORK = 10**7
-#: Of that, draws in other states take one part in so many.
+#: Draws in other states take one part in this many of that work.
 _FURTHER_SHARE = 10
-#: Inputs beyond these bytes are drawn once; later draws are some of their samples.
+#: Inputs of more bytes are drawn once. Later draws are other samples of them.
 _FURTHER_BYTES = 128 * 2**20
-#: Those of draws in other states are cut down to so many bytes, with results: each of many calls passes through files.
+#: Draws in other states are cut down to this many bytes of inputs and results, as each of many calls writes files.
 _SMALL_BYTES = 32 * 2**20
-#: One tensor of an answer may take this part of the memory: it is compared in float64, and with others.
+#: One tensor of an answer may take one part in this many of the memory: its comparison needs several times as much.
 _ANSWER_SHARE = 4
-#: Processes that time `Model` without `torch.compile`, and inputs that they may have while others run.
+#: Processes that time `Model` without `torch.compile`, and the bytes of inputs that they may hold while others run.
 _OF_MODEL, _LARGE_BYTES = 2, 256 * 2**20
 _LONGEST_SECONDS = 10**6
-#: So many of a candidate's questions for a GPU are named, each in so many characters.
+#: The report quotes at most this many lines that ask for a GPU, each up to this many characters.
 _ASKED, _ASKED_LENGTH = 3, 60
 
 
@@ -82,22 +82,22 @@ def judge(
     """Compare `ModelNew` of the candidate file with `Model` of the model file, and time both where `bench` is set.
 
     Args:
-        interface: by what the model file is used.
+        interface: the names that the model file is used by.
         device: "auto" (a GPU where there is one), "cuda" or "cpu".
         vary_arguments: also run both at other sizes, and build both with other constructor arguments.
         precision: the arithmetic that float32 convolutions may use: PyTorch's own on the layer, "tf32" or "fp32".
-        training: a candidate fails that lacks gradients which `Model` has; else it is said.
-        compile: where `bench` is set, time both under `torch.compile` as well.
-        level: how closely the candidate is looked at.
-        further: looks of the strict level that are to be had at the default one; `levels.COPIED` is one such.
-        timeout_s: for each step in the candidate's or the model's process, building its CUDA code included.
-        workshop: starts the processes; one of its own if None.
+        training: a candidate that lacks gradients of `Model` fails. Else the report only says so.
+        compile: with `bench`, time both under `torch.compile` as well.
+        level: the level of the checks.
+        further: looks of the strict level to add to the default level, such as `levels.COPIED`.
+        timeout_s: the limit of each step in the candidate's or the model's process, builds of CUDA code included.
+        workshop: starts the processes; if None, a new one.
         floor_seconds: the roofline bound of a problem on this GPU, for the timing.
-        say: is told in a few words what begins.
+        say: called with a few words when a step begins.
 
     Raises:
-        ModelFileError: the model file is at fault. What is wrong with the candidate is in the report.
-        CannotJudge: of these, that it runs, and nothing can be compared with what it gives.
+        ModelFileError: the model file is at fault. The candidate's faults are in the report.
+        CannotJudge: a ModelFileError: the model file runs, but nothing can be compared with its results.
         Trouble: this machine cannot judge the candidate.
     """
     with opened(
@@ -133,11 +133,11 @@ def opened(
     say: Callable[[str], None] = lambda step: None,
     **options: Any,
 ) -> Iterator[Judgement]:
-    """What `judge` does before the candidate runs, with its arguments and errors.
+    """The part of `judge` before the candidate runs, with its arguments and errors.
 
     Args:
-        bench: times will be asked for.
-        options: of `begun`.
+        bench: whether times will be taken.
+        options: those of `begun`.
     """
     source = read_source(Path(candidate).resolve())
     emulated = _check_runs_here(source, choose_device(device), bench)
@@ -159,12 +159,12 @@ def begun(
     timeout_s: float = 300.0,
     workshop: Workshop | None = None,
 ) -> Iterator[Begun]:
-    """A process of `Model` that builds it and makes its inputs, for judgements of candidates beside it.
+    """A process that builds `Model` and makes its inputs, for judgements of one candidate or several.
 
     The arguments and errors are those of `judge`.
 
     Args:
-        emulated: the emulator will run candidates.
+        emulated: whether the emulator will run candidates.
     """
     if not 0 < timeout_s <= _LONGEST_SECONDS:
         raise Trouble(f"got a timeout of {timeout_s:g} s; allowed is more than 0 and at most {_LONGEST_SECONDS}")
@@ -180,7 +180,7 @@ def begun(
 
 @dataclass(frozen=True)
 class Begun:
-    """What `begun` gives."""
+    """A process of `Model`, as `begun` gives it."""
 
     _court: _Court
     _name: str
@@ -188,11 +188,11 @@ class Begun:
     _precision: Wanted
 
     def ready(self) -> None:
-        """Waits until the model file has run on its inputs: nothing of it runs then."""
+        """Wait until the model file has run on its inputs. Nothing of it runs after that."""
         self._court.own_case  # noqa: B018
 
     def beside(self, candidate: str | Path) -> Judgement:
-        """The judgement of a candidate, which does not run yet."""
+        """The judgement of a candidate. The candidate does not run yet."""
         candidate = Path(candidate).resolve()
         self._court.candidate = candidate
         source = read_source(candidate)
@@ -202,7 +202,7 @@ class Begun:
 
 @dataclass(frozen=True)
 class Judgement:
-    """Of one candidate, as `opened` gives it: `Model` and a case for both, before the candidate runs."""
+    """The judgement of one candidate, as `opened` gives it before the candidate runs."""
 
     _court: _Court
     _names: tuple[str, str]
@@ -254,7 +254,7 @@ class Judgement:
 
 
 def autocast_not_checked(source: str) -> tuple[str, ...]:
-    """What is to be said of a file that runs without a GPU and has autocast on one."""
+    """A line about a file that uses CUDA's autocast and is judged without a GPU; empty for other files."""
     lines = ", ".join(map(str, cuda_autocast(source)))
     return (f"types that CUDA's autocast takes, which is off without a GPU: line {lines}",) if lines else ()
 
@@ -273,7 +273,7 @@ def choose_device(wanted: str) -> torch.device:
 
 
 def _check_runs_here(source: str, device: torch.device, bench: bool) -> bool:
-    """Whether the candidate is to be run by the emulator; Trouble where it takes a GPU that is not there."""
+    """Whether the emulator runs the candidate. Raises Trouble if the candidate needs a GPU and there is none."""
     if device.type == "cuda":
         return False
     if bench:
@@ -286,14 +286,14 @@ def _check_runs_here(source: str, device: torch.device, bench: bool) -> bool:
 
 
 def _types(source: str, emulated: bool) -> tuple[torch.dtype, ...]:
-    """The types in which a candidate is called, its own excepted: few where it compiles kernels for each."""
+    """The types that a candidate is cast to, besides its own. They are fewer if it compiles kernels for each type."""
     if emulated:
         return ()
     return COMPILED_TYPES if written_by_tconv(source) or builds_cuda(source) else TYPES
 
 
 class _Court:
-    """Both files of a judgement: `Model` in a process that stays, `ModelNew` in a new one for each case."""
+    """Both files of a judgement: `Model` in one process for all cases, `ModelNew` in a new process for each case."""
 
     def __init__(
         self,
@@ -336,13 +336,13 @@ class _Court:
         return self._check_results(self._reference(case)).verdict
 
     def check_whole(self, case: Case, begins: Callable[[], None], **options: Any) -> Verdict:
-        """The same with what equal results leave open, where they are equal.
+        """The verdict on one case. If results are equal, it has the checks of `replacement`, too.
 
-        That is looked at in the same process of the candidate's, at the strict level in one in which nothing has run.
+        These run in the same process of the candidate; at the strict level, in a new one.
 
         Args:
-            begins: called when that begins.
-            options: of `check_replacement`.
+            begins: called when these checks begin.
+            options: those of `check_replacement`.
         """
         reference = self._reference(case)
         of_pair = {name: options[name] for name in ("types", "emulated")}
@@ -354,7 +354,7 @@ class _Court:
             return then(pair)
 
         def control(parts: Collection[str]) -> Mapping[str, list[Check]]:
-            """In a process with the same past."""
+            """The control's checks, in a process that has run the same calls before."""
             if epilogue_results:
                 return check_results(reference, self._open_control, then=partial(then, parts=parts), **of_pair).parts
             return check_replacement(reference, self._open_control, **options, parts=parts)
@@ -364,7 +364,7 @@ class _Court:
         if not found.verdict.equal:
             return found.verdict
         parts, epilogue_results = dict(found.parts), bool(found.parts)
-        if not epilogue_results:  # also where Model's own failures were excused
+        if not epilogue_results:  # also if failures were excused
             begins()
             parts = check_replacement(reference, self._open_candidate, **options)
         checks = (*found.verdict.checks, *self._without_models_own(reference, parts, control))
@@ -387,14 +387,14 @@ class _Court:
         found: dict[str, list[Check]],
         control: Callable[[Collection[str]], Mapping[str, list[Check]]],
     ) -> list[Check]:
-        """What was found in parts, without what `Model` beside its own class fails as well.
+        """The checks of all parts. Checks that the control fails, too, do not count.
 
         Args:
-            control: gives that of some parts.
+            control: gives the control's checks of some parts.
         """
         failing = [part for part, checks in found.items() if any(check.passed is False for check in checks)]
         if failing and self._has_control():
-            # A part may hang on what those before it have left behind; what all calls together show, on any.
+            # A part may depend on state that earlier parts left, and the checks of all calls on every part.
             parts = parts_of(reference)
             last = len(parts) if "" in failing else parts.index(failing[-1]) + 1
             models_own = control(parts[:last])
@@ -412,7 +412,7 @@ class _Court:
         return candidate
 
     def _has_control(self) -> bool:
-        """Not where the candidate has removed the folder through which values pass."""
+        """Whether the control can run: the candidate may have removed the folder through which values pass."""
         return self.workshop.directory.is_dir()
 
     def _open_control(self) -> Side:
@@ -423,7 +423,7 @@ class _Court:
 
     @cached_property
     def own_case(self) -> tuple[Case, tuple[str, ...]]:
-        """The model file's own arguments and inputs, cut down on the CPU; and what that leaves unchecked."""
+        """The model file's arguments and inputs, smaller on the CPU; and lines about what stays unchecked by that."""
         shapes = self.model.example()
         self.wanted = understood(self.wanted, self.model.allows_tf32())
         self._arguments = arguments = self.model.arguments()
@@ -444,12 +444,12 @@ class _Court:
         return Case(arguments, inputs, traced, full), (note,)
 
     def _drawn(self, shapes: Shapes, first: Shapes, fewer: Shapes, small: Shapes) -> Callable[[int], list[Any]]:
-        """Makes the inputs for a seed. Large ones are drawn once, and are followed by other samples of them.
+        """A function that makes the inputs for a seed. Large inputs are drawn once; later seeds take other samples.
 
         Args:
-            shapes: of the model file's own inputs.
-            first, fewer: those of the first draw and of further ones, cut down.
-            small: those of draws in other states.
+            shapes: the shapes of the model file's own inputs.
+            first, fewer: the shapes of the first draw and of further draws.
+            small: the shapes of draws in other states.
         """
         batch, samples = (next((shape[0] for shape in each if shape), 0) for each in (shapes, fewer))
         large = 4 * sum(math.prod(shape) for shape in shapes if shape) > _FURTHER_BYTES
@@ -462,7 +462,7 @@ class _Court:
         return inputs
 
     def _bytes(self, shapes: Shapes) -> int | None:
-        """Of inputs in float32, and of the largest result inside; None where the model does not take such."""
+        """Bytes of the inputs in float32 and of the largest result inside; None if the model rejects these shapes."""
         traced = self._traced(shapes)
         inputs = sum(math.prod(shape) for shape in shapes if shape)
         return None if traced is None else 4 * (inputs + traced.largest)
@@ -472,15 +472,15 @@ class _Court:
         return None if traced is None else traced.multiply_adds
 
     def _traced(self, shapes: Shapes) -> Traced | None:
-        """What `Model` runs on inputs of these shapes; None where it does not take such."""
+        """The convolutions that `Model` runs on inputs of these shapes; None if it rejects them."""
         try:
             return self.model.trace(shapes=shapes)
         except ModelFileError:
             return None
 
     def varied(self) -> list[Variation]:
-        """The verdicts with other sizes and with other constructor arguments, of those that `Model` itself takes and
-        can be judged with."""
+        """The verdicts with other sizes and other constructor arguments. Arguments that `Model` rejects, or with which
+        nothing can be judged, are left out."""
         values = self.model.signature()
         example = self.model.inputs(SEED)
         found = []
@@ -500,15 +500,15 @@ class _Court:
         return found
 
     def _place(self, device: torch.device) -> Place:
-        """Where processes that time are started, whose outputs are read to that device."""
+        """The place of processes that time. Their outputs are read to this device."""
         limit, digests = _memory() // _ANSWER_SHARE, DIGESTS.within(self._level)
         return Place(self.workshop, self.timeout_s, device, limit, digests)
 
     @contextmanager
     def timing_begun(self, case: Case, bench: bool) -> Iterator[list[TimedSide]]:
-        """For a `bench`, processes that will time `Model` start while the candidate is compared, at the default level.
+        """Processes that will time `Model`. With `bench` at the default level, they start during the comparison.
 
-        They hold copies of the inputs: large ones are made when they are asked for, unless the GPU has room for many.
+        Each holds a copy of the inputs. If inputs are large, no process starts early, unless the GPU has room for many.
         """
         problems = [problem for problem in case.full.problems if problem is not None]
         size = sum(math.prod(problem.input_shape) * problem.layer.item_bytes for problem in problems)
@@ -530,10 +530,10 @@ class _Court:
     def time(
         self, case: Case, begun: list[TimedSide], floor_seconds: Callable[[Problem], float | None] | None, compile: bool
     ) -> tuple[Check, Timing | None]:
-        """The times of both files, and whether what was timed gave the result; no times if it did not.
+        """The times of both files, and the check of results of timed calls. If the check fails, there are no times.
 
         Args:
-            begun: as `timing_begun` gives it.
+            begun: the processes of `timing_begun`.
         """
         floor = None
         if floor_seconds is not None and case.full.layer is not None:
@@ -542,7 +542,7 @@ class _Court:
             floor = floor_seconds(replace(problem, layer=replace(problem.layer, precision=precision)))
         self.model.forget_example()
         computed = layer_alone(case, self.model.construct(SEED, case.arguments)) is not None
-        # The judge computes a layer alone where the results are, and compares those of models piece by piece.
+        # Results of one layer are computed on the device that has them. Results of models are compared in pieces.
         device = self.device if computed else torch.device("cpu")
         timer = Timer(
             self._place(device),
@@ -569,7 +569,7 @@ class _Court:
 
 
 def _redrawn(value: Any, values: dict[str, Any], changes: dict[str, Any], seed: int) -> Any:
-    """A small normal tensor that fits the changed arguments, in place of a floating-point one."""
+    """For a floating-point tensor, a small normal one that fits the changed arguments; other values stay."""
     if not isinstance(value, Tensor) or not value.is_floating_point():
         return value
     shape = varied_shape(tuple(value.shape), values, changes)

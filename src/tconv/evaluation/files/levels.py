@@ -1,7 +1,7 @@
-"""What a judgement looks at, in one list: what each look finds, what it costs, and the level at which it begins.
+"""The list of all checks ("looks") of a judgement: the errors that each finds, its cost, and the level of its start.
 
-At the default level one call carries several looks; where it fails, they are taken apart to name the one. At the strict
-level each has calls of its own.
+At the default level one call serves several looks. If it fails, each look gets a call of its own, and the report names
+the one that fails. At the strict level each look always has calls of its own.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from tconv.evaluation.verdict import Level
 
 
 class Look(NamedTuple):
-    """One thing that a judgement looks at.
+    """One check of a judgement.
 
     Args:
-        costs: calls of the candidate at the default level, or at the strict one where it begins there.
-        level: the first level at which it is looked at.
+        costs: calls of the candidate at the default level; for looks of the strict level, at that.
+        level: the first level that has this look.
     """
 
     name: str
@@ -25,7 +25,7 @@ class Look(NamedTuple):
     level: Level
 
     def within(self, level: Level) -> bool:
-        """Whether a judgement at that level looks at it."""
+        """Whether a judgement at this level has the look."""
         return level == "strict" or self.level == "default"
 
 

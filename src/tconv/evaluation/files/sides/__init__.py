@@ -1,1 +1,1 @@
-"""Both files of a judgement: what they are given, the process of each, and what their calls show."""
+"""Both files of a judgement: their inputs, the process of each, and the side effects of their calls."""

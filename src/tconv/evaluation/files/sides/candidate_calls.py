@@ -1,4 +1,4 @@
-"""A candidate's calls one by one, and what each of them showed beside its outputs."""
+"""The calls of a candidate, and the side effects of each call."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tconv.evaluation.verdict import Check, Verdict
 from tconv.sandbox.exchange import Unchanged, tensors
 
 _Prints = dict[str, Fingerprint]
-#: About so many elements of a tensor tell it from others.
+#: About this many elements of a tensor identify it.
 _SOME = 2**12
 #: In the names of `watch.traces`.
 _RANDOM = "random state"
 
 
 class Calls:
-    """Runs a candidate and remembers whatever was wrong in any call."""
+    """Runs a candidate and records all that was wrong in any call."""
 
     def __init__(self, candidate: Side) -> None:
         self._candidate = candidate
@@ -79,15 +79,15 @@ class Calls:
         return Unchanged(state) == self._state[0]
 
     def beside(self, model: Outcome) -> None:
-        """A call of `Model`: what that changes, leaves behind, overwrites or shares, a candidate may as well.
+        """Add a call of `Model`. The candidate may change, leave, overwrite or share what this call does.
 
-        Where the candidate's next call is one of the same inputs, mode and seed, it draws random numbers as that does.
+        If the candidate's next call has the same inputs, mode and seed, it must draw random numbers as this call did.
         """
         self._models_last = set(model.traces)
         self._models_own.update(model.changed, model.overwritten, model.marked, model.traces, model.shared)
 
     def checks(self) -> list[Check]:
-        """What every call must keep to, whatever it computes."""
+        """The checks of side effects, which hold for every call, whatever it computes."""
         return [
             _none("inputs unchanged", self._changed - self._models_own, "the call changed"),
             _none("done when it returns", self._late, "changed after the call had returned, by another thread?"),
@@ -116,12 +116,12 @@ class Calls:
         ]
 
     def added_to(self, checks: list[Check]) -> list[Check]:
-        """With what the calls themselves showed, and where they explain a wrong result, with that first."""
+        """The checks with those of side effects. Side effects that explain a wrong result come first."""
         checks = [*checks, *self.checks()]
         return checks if Verdict(tuple(checks)).equal else [*self._repetitions(), *checks]
 
     def _repetitions(self) -> list[Check]:
-        """For a candidate that is refused: whether two calls on other values gave the same bits."""
+        """For a candidate that failed: whether two calls on different values gave the same bits."""
         if not self._repeats:
             return []
         reason = "calls on other inputs or weights gave the same bits: is that an earlier call's output?"
@@ -129,7 +129,7 @@ class Calls:
 
 
 def _prints(value: Any) -> _Prints:
-    """Of every tensor of a tree, of some of its elements: they say what a refused candidate did, and refuse none."""
+    """Fingerprints of some elements of each tensor of a tree. They explain a failure, and never cause one."""
     return {path: fingerprint(tensor.flatten()[:: tensor.numel() // _SOME + 1]) for path, tensor in tensors(value)}
 
 

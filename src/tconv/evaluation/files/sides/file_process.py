@@ -1,4 +1,4 @@
-"""One file in its process, as the judge sees it: `Model` on the one side, `ModelNew` on the other."""
+"""The judge's view of a process that runs one file, which has `Model` or `ModelNew`."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ from tconv.sandbox.worker import RemoteError, WorkerFailed, Workshop
 
 #: A constructor's positional and keyword arguments.
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
-#: The shapes of the inputs, None for one that is no tensor.
+#: The shapes of the inputs; None for an input that is no tensor.
 Shapes = Sequence[tuple[int, ...] | None]
 
-#: Results are looked at that many calls later, and with the next one.
+#: Results are compared again after the next call and after this many calls.
 _KEPT_CALLS = 9
 
-#: What a call is told of by names; see `Outcome`.
+#: The fields of `Outcome` that are sets of names.
 _NAMES = ("changed", "late", "rebound", "overwritten", "marked", "traces", "shared")
 
 
 class CannotJudge(ModelFileError):
-    """`Model` runs, and nothing can be compared with what it gives."""
+    """`Model` runs, but nothing can be compared with its results."""
 
 
 class CandidateFailed(Exception):
-    """The candidate raised, crashed, hung or left in the middle; the message is one line."""
+    """The candidate raised, crashed, hung or exited. The message is one line."""
 
 
 class CandidateRaised(CandidateFailed):
-    """Its code raised, and its process goes on."""
+    """The candidate's code raised; its process goes on."""
 
 
 class Parameter(NamedTuple):
-    """A parameter under one of its names; `first` is the first one, another where parameters are tied."""
+    """A parameter under one of its names. `first` is its first name, which differs where parameters are tied."""
 
     name: str
     requires_grad: bool
@@ -56,7 +56,7 @@ class Parameter(NamedTuple):
 
 @dataclass(frozen=True)
 class OneLayer:
-    """A model that is one transposed convolution of its only input; weight and bias by their names in its state."""
+    """A model that is one transposed convolution of its only input. Weight and bias are names in its state_dict."""
 
     problem: Problem
     weight: str
@@ -65,10 +65,10 @@ class OneLayer:
 
 @dataclass(frozen=True)
 class Traced:
-    """What one forward pass of the model runs.
+    """The convolutions of one forward pass of the model.
 
     Args:
-        problems: of its convolutions in order; None for one that is not a transposed convolution.
+        problems: the problems of its convolutions in order; None for a convolution that is not transposed.
         multiply_adds: of all convolutions together.
         products: the products that one output sums up, added over the convolutions.
         layer: set where the model is one transposed convolution and nothing else.
@@ -84,18 +84,18 @@ class Traced:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a forward pass returned, and the names of what it did besides.
+    """The outputs of a forward pass, and the names of its side effects.
 
     Args:
-        changed: inputs and parameters that it changed.
-        late: outputs that changed after it had returned.
-        rebound: what the file has put something else in place of; see `watch`.
-        by_samples: the outputs were computed a few samples at a time.
-        overwritten: outputs and gradients of earlier calls that changed with this one.
-        marked: outputs of a call without gradients that are not plain tensors, and what they are.
+        changed: inputs and parameters that the call changed.
+        late: outputs that changed after the call had returned.
+        rebound: functions of PyTorch or Python that the file has replaced; see `watch`.
+        by_samples: whether the outputs were computed a few samples at a time.
+        overwritten: outputs and gradients of earlier calls that this call changed.
+        marked: outputs of a call without gradients that are not plain tensors, and their kind.
         traces: modes, flags and random states that are not as before.
-        shared: outputs that lie in the memory of inputs, of parameters or of other outputs, and in which.
-        stopped: what the way back from the outputs to their gradients raised.
+        shared: outputs in the memory of inputs, parameters or other outputs, and the name of that tensor.
+        stopped: the error of the backward pass.
     """
 
     outputs: Any
@@ -114,9 +114,9 @@ class Side:
     """A `Subject` in a worker of its own. A context manager; the process ends with it.
 
     Args:
-        limit_bytes: the most that one tensor of an answer may span; what is compared must fit into memory.
-        level: how closely the file is looked at.
-        failure: what is raised when the file is at fault: `ModelFileError` or `CandidateFailed`.
+        limit_bytes: the most bytes that one tensor of an answer may span, so that comparisons fit into memory.
+        level: the level of the checks.
+        failure: the exception for faults of the file: `ModelFileError` or `CandidateFailed`.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class Side:
         return bool(self._call("allows_tf32", "reading its flags"))
 
     def arguments(self) -> Arguments:
-        """What the file's `get_init_inputs()` returned."""
+        """The result of the file's `get_init_inputs()`."""
         args, kwargs = self._read(self._call("arguments", "get_init_inputs()"))
         self._arguments = self._arguments or repr((args, kwargs))
         return args, kwargs
@@ -227,7 +227,7 @@ class Side:
         return shapes
 
     def inputs(self, seed: int, shapes: Shapes | None = None, first: int = 0) -> list[Any]:
-        """What `get_inputs()` returns after seeding; cut to `shapes`, from a sample on."""
+        """The result of `get_inputs()` after seeding, cut to `shapes`; its samples begin with `first`."""
         size = 4 * sum(math.prod(shape) for shape in shapes or () if shape)
         place = place_for(size, self._device)
         if self._sends_again or first or (seed, list(shapes or ())) != self._example:
@@ -239,8 +239,8 @@ class Side:
     def example_for_another(self) -> Tree:
         """The example's inputs for another process of the workshop, which reads them from the exchange once.
 
-        They are written once, since of gigabytes that takes a second: but at the strict level, where no file lies there
-        while candidates run.
+        They are written once, as a write of gigabytes takes a second. At the strict level they are written each time,
+        as no file may lie there while candidates run.
         """
         if self._sends_again:
             return self._call("inputs", "get_inputs()", seed=self._example[0])
@@ -249,7 +249,7 @@ class Side:
         return self._exchange.again(self._file_of_example)
 
     def forget_example(self) -> None:
-        """Hand back what is kept of it here, which may be gigabytes."""
+        """Free the copy of the example in this process, which may be gigabytes."""
         self._read_here = None
 
     def forward(
@@ -260,7 +260,7 @@ class Side:
         on: torch.device | None = None,
         **options: Any,
     ) -> Outcome:
-        """Run the module, without `inputs` on the last ones; `options` are those of `Subject.forward`.
+        """Run the module. Without `inputs` it runs on the last ones. `options` are those of `Subject.forward`.
 
         Outputs are read to the device `on`, by default the judge's.
         """
@@ -283,23 +283,23 @@ class Side:
         return Outcome(self._read(tree, on), **names, by_samples=by_samples, stopped=stopped)
 
     def _has(self, inputs: Sequence[Any]) -> bool:
-        """Whether these are what the process was given last: gigabytes take seconds."""
+        """Whether the process has these inputs from the last call; to send gigabytes again takes seconds."""
         return self._given is not None and not self._sends_again and _large(inputs) == self._given
 
     def _tree_of(self, inputs: list[Any] | None) -> Tree:
-        """Inputs for the process: large ones from the file that they were read from, if they are as they were."""
+        """Inputs for the process. Large unchanged inputs are named by the file that they were read from."""
         source = self.beside or self
         if inputs is not None and source._read_here is not None and source._read_here == _large(inputs):
             return self._exchange.again(source._file_of_example)
         return self._exchange.write(inputs)
 
     def operators(self) -> tuple[str, ...]:
-        """PyTorch's own transposed convolutions that another run on the last inputs is seen to call."""
+        """PyTorch's transposed convolutions that the module calls in another run on the last inputs."""
         found = self._call("operators", "forward")
         return tuple(one_line(str(name)) for name in found) if isinstance(found, list) else ()
 
     def trace(self, inputs: Sequence[Any] | None = None, shapes: Shapes | None = None) -> Traced:
-        """Run the module on inputs, or on the example, and see its convolutions; with `shapes`, only the shapes run."""
+        """Record the convolutions of a run on `inputs`, or on the example. With `shapes`, only shapes are computed."""
         key = tuple(shapes or ())
         if shapes is not None and inputs is None and key in self._traced:
             return self._traced[key]
@@ -334,7 +334,7 @@ class Side:
 
     @contextlib.contextmanager
     def _faults(self, doing: str) -> Any:
-        """Turn what the process reports into this side's failure, of one line."""
+        """Turn errors of the process into this side's failure, in one line."""
         try:
             yield
         except ModelFileError as error:
@@ -354,7 +354,7 @@ class Side:
             raise CandidateFailed(f"{self._path.name}: {doing} failed: {last}") from error
 
     def _of_candidate(self, trouble: Trouble) -> Exception:
-        """The machine's trouble on the candidate's side, which may have made it, is the candidate's failure."""
+        """Trouble of the machine in the candidate's process counts as the candidate's failure: it may be its cause."""
         return CandidateFailed(f"{self._path.name}: {trouble}") if self._failure is CandidateFailed else trouble
 
     def _last_words(self) -> str:
@@ -370,6 +370,6 @@ class Side:
 
 
 def _large(inputs: Sequence[Any]) -> Unchanged | None:
-    """Inputs of tensors alone that are too large to be passed twice; None if they are not."""
+    """A record of inputs that are all tensors and too large to be sent twice; None for other inputs."""
     alone = all(isinstance(value, Tensor) for value in inputs)
     return Unchanged(list(inputs)) if alone and tensor_bytes(list(inputs)) > KEPT_BYTES else None

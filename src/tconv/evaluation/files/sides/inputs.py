@@ -1,4 +1,4 @@
-"""What both files of a judgement are built with and given."""
+"""Constructor arguments and inputs for both files of a judgement."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import torch
 
 from tconv.evaluation.files.sides.file_process import Arguments, Traced
 
-#: Seeds the construction on both sides and the first inputs.
+#: The seed of the construction on both sides and of the first inputs.
 SEED = 0
-#: Draws of inputs and weights of a model of more than one layer as it is built. Then come one in evaluation and one in
-#: training, in a state that is not as built.
+#: The number of draws of inputs and weights of a model of several layers as built. One draw in evaluation and one in
+#: training follow, both with random weights.
 BUILT_DRAWS = 2
 MODEL_DRAWS = BUILT_DRAWS + 2
 #: The seeds of those two.
@@ -25,11 +25,11 @@ class Case:
     """Constructor arguments with inputs for them.
 
     Args:
-        inputs: makes the inputs for a seed at the sizes that are judged. Of large ones, those for later seeds have
-            fewer samples.
-        traced: what `Model` runs at those sizes.
-        full: what it runs at the sizes of its own inputs, which decide the arithmetic that PyTorch takes.
-        thorough: all draws and the awkward inputs; else one draw.
+        inputs: makes the inputs for a seed, at the sizes that are judged. Large inputs for later seeds have fewer
+            samples.
+        traced: the convolutions of `Model` at these sizes.
+        full: its convolutions at the sizes of its own inputs. They decide PyTorch's arithmetic.
+        thorough: whether all draws and awkward inputs are judged; else one draw.
     """
 
     arguments: Arguments
@@ -51,5 +51,5 @@ class Case:
 
 
 def coarser(*dtypes: torch.dtype) -> torch.dtype:
-    """The one with the fewest significant bits."""
+    """The type with the fewest significant bits."""
     return max(dtypes, key=lambda dtype: torch.finfo(dtype).eps)

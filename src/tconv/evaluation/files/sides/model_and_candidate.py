@@ -1,4 +1,4 @@
-"""`Model` on one case, and a candidate beside it."""
+"""`Model` on one case, and the candidate that is compared with it."""
 
 from __future__ import annotations
 
@@ -31,27 +31,27 @@ from tconv.sandbox.exchange import tensors
 from tconv.sandbox.gpu_memory import place_for
 from tconv.sandbox.model_file import ModelFileError
 
-#: Most outputs stay in the host's memory, but for the pieces that are compared: the two programs need the GPU's.
+#: Most outputs stay in the host's memory, except pieces under comparison, as both models need the GPU's memory.
 HOST = torch.device("cpu")
-#: Relative distances up to this one may be rounding, in whatever type; another result is further away.
+#: Relative distances up to this one may be rounding in any type. A different result is further away.
 ROUNDING = 0.1
-#: Operands are moved by so many units in the last place of float32: further than the sums of a layer round.
+#: Operands are moved by this many units in the last place of float32, which is more than a layer's sums round.
 _MOVED_UNITS = 16
 #: Multiply-adds of one forward pass on small inputs, in PyTorch's operators and in the emulator.
 _SMALL_WORK, _EMULATED_WORK = 10**7, 10**6
-#: A state is taken whose results are numbers in more than this share.
+#: A random state is used if more than this share of its results are finite numbers.
 _NUMBERS = 0.5
 
 
 @dataclass(frozen=True)
 class Reference:
-    """What a candidate's results are compared with.
+    """`Model`'s results on one case, for comparison with a candidate's.
 
     Args:
-        model: may be in any state before and after.
-        device: where results are compared.
-        level: how closely a candidate is looked at.
-        further: looks beyond that level.
+        model: the process of `Model`, in any state before and after.
+        device: the device of comparisons.
+        level: the level of the checks.
+        further: looks beyond this level.
     """
 
     case: Case
@@ -62,7 +62,7 @@ class Reference:
     further: tuple[Look, ...] = ()
 
     def looks_at(self, look: Look) -> bool:
-        """Whether that is a part of this judgement."""
+        """Whether this judgement has the look."""
         return look.within(self.level) or look in self.further
 
     def built(self, seed: int) -> dict[str, Tensor]:
@@ -70,7 +70,7 @@ class Reference:
         return self.model.construct(seed, self.case.arguments)
 
     def drawn_state(self, seed: int, inputs: list[Any], training: bool) -> dict[str, Tensor]:
-        """A state that is not as built, parameters of either sign where `Model` gives numbers for such in that mode."""
+        """A random state. Its parameters have both signs if `Model` gives finite numbers for such in this mode."""
         built = self.built(seed)
         state = randomised(built, seed)
         other = randomised(built, seed, [each.name for each in self.model.parameters()])
@@ -89,26 +89,26 @@ class Reference:
         training: bool | None = None,
         **options: Any,
     ) -> Outcome:
-        """What `Model` gives as it is; `options` are those of `Side.forward`."""
+        """The outcome of `Model` in its own arithmetic; `options` are those of `Side.forward`."""
         mode = "fp32" if self.wanted == "fp32" else "plain"
         options = {"mode": mode, "training": training, "on": HOST, **options}
         return self.model.forward(inputs, state, seed=seed, **options)
 
     @cached_property
     def place(self) -> torch.device:
-        """Where the results of calls on the case's own inputs stay."""
+        """The device that keeps results of calls on the case's own inputs."""
         return place_for(4 * self.case.traced.largest, self.device)
 
     def finer(
         self, plain: Outcome, inputs: list[Any], state: dict[str, Tensor], seed: int, training: bool | None = None
     ) -> tuple[Any, Any]:
-        """What `Model` gives on the inputs of its last call, `plain`, in float64 and on rounded operands.
+        """`Model`'s outputs on the inputs of its last call, `plain`: in float64, and on operands rounded to TF32.
 
         Returns:
-            The outputs of both. None where the model does not run so, because it makes tensors of its own, or where
-            nothing is rounded.
+            Both outputs. One is None if the model cannot run like that, as it makes tensors of its own, or if nothing
+            is rounded.
         """
-        # They are gigabytes, perhaps, and there already, unless the model changes what it is given.
+        # The process has the inputs, perhaps gigabytes, already, unless the model changes its inputs.
         there = inputs if any(name.startswith("input") for name in plain.changed) else None
         how = {"by_samples": True, "training": training}
         exact = self._in_float64(there, state, seed, **how)
@@ -125,7 +125,7 @@ class Reference:
     def finer_of(
         self, samples: Sequence[int], plain: Outcome, state: dict[str, Tensor], seed: int
     ) -> tuple[Any, Any] | None:
-        """The same of some samples of the last inputs; None where samples hang on each other."""
+        """The same for some samples of the last inputs; None if samples depend on each other."""
         how = {"by_samples": True, "samples": samples}
         exact = self._in_float64(None, state, seed, **how)
         if exact is None or not near(at_samples(plain.outputs, samples), exact.outputs, ROUNDING):
@@ -134,14 +134,14 @@ class Reference:
         return exact.outputs, self._rounded(None, state, seed, **how)
 
     def _in_float64(self, inputs: list[Any] | None, state: dict[str, Tensor], seed: int, **how: Any) -> Outcome | None:
-        """In float64; None where the model does not run so. `how` are options of `Subject.forward`."""
+        """The outcome in float64; None if the model cannot run in float64. `how` are options of `Subject.forward`."""
         try:
             return self.model.forward(inputs, state, seed=seed, on=HOST, mode="float64", **how)
         except ModelFileError:
             return None
 
     def _rounded(self, inputs: list[Any] | None, state: dict[str, Tensor], seed: int, **how: Any) -> Any:
-        """With transposed convolutions on operands rounded to TF32 where that is allowed; None if nowhere."""
+        """The outputs with operands rounded to TF32 in transposed convolutions that may use it; None if none may."""
         if self.wanted == "fp32":
             return None
         problems = enumerate(self.case.full.problems) if self.wanted == "match" else ()
@@ -152,9 +152,9 @@ class Reference:
     def ties(
         self, inputs: list[Any], state: dict[str, Tensor], seed: int, training: bool | None = None, **options: Any
     ) -> NearTies:
-        """What of the results of a call hangs on rounding; `options` are those of `Subject.forward`.
+        """The results of a call that depend on rounding; `options` are those of `Subject.forward`.
 
-        In a mode, buffers are among the results, beside the "output".
+        With `training` given, the results are buffers and the "output".
         """
         move = SCALE * self.rounding([inputs, state])
 
@@ -168,7 +168,7 @@ class Reference:
         return NearTies(moved)
 
     def rounding(self, values: Any) -> float:
-        """The part by which rounding moves operands: that of their types, and of TF32 where it is allowed."""
+        """The relative error of rounding operands: to their types, and to TF32 where it is allowed."""
         float32 = torch.finfo(torch.float32).eps
         types = (each.dtype for _, each in tensors(values) if each.is_floating_point())
         narrowest = max((torch.finfo(each).eps for each in types), default=float32)
@@ -180,7 +180,7 @@ class Reference:
         return TF32_OPERANDS / 2 if rounded and not in_float64 else _MOVED_UNITS * narrowest
 
     def comparisons(self) -> Comparisons:
-        """For the outputs of a draw or of more."""
+        """New comparisons for the outputs of one draw or several."""
         return Comparisons(self.case, self.device)
 
 
@@ -189,9 +189,9 @@ class Pair(Reference):
     """`Model` and a candidate on one case.
 
     Args:
-        calls: of the candidate.
-        types: the candidate is also called in those of them that are not its own.
-        emulated: its kernels run in the emulator.
+        calls: the candidate's calls.
+        types: types that the candidate is cast to, except its own.
+        emulated: whether its kernels run in the emulator.
     """
 
     calls: Calls = field(kw_only=True)
@@ -201,24 +201,24 @@ class Pair(Reference):
 
     @classmethod
     def of(cls, reference: Reference, candidate: Side, **options: Any) -> Pair:
-        """A candidate beside that; `options` are the other arguments."""
+        """A pair of `reference` and a candidate; `options` are the other arguments."""
         same = {each.name: getattr(reference, each.name) for each in fields(Reference)}
         return cls(**same, calls=Calls(candidate), **options)
 
     @cached_property
     def small(self) -> tuple[list[Any], dict[str, Tensor]]:
-        """Small inputs, and a state that is not as built, for calls in evaluation."""
+        """Small inputs and a random state, for calls in evaluation."""
         inputs = self.small_inputs(IN_EVALUATION)
         return inputs, self.drawn_state(IN_EVALUATION, inputs, False)
 
     @property
     def in_evaluation(self) -> tuple[list[Any], dict[str, Tensor]]:
-        """The case's inputs for calls in evaluation, whose sizes have kernels of their own, with such a state."""
+        """The case's inputs and a random state, for calls in evaluation. Their sizes may have kernels of their own."""
         inputs = self.case.inputs(IN_EVALUATION)
         return inputs, self.drawn_state(IN_EVALUATION, inputs, False)
 
     def small_inputs(self, seed: int) -> list[Any]:
-        """The case's inputs, cut down as far as `Model` takes them, in the emulator further."""
+        """The case's inputs, cut down as far as `Model` accepts, and further for the emulator."""
         inputs = self.case.inputs(seed)
         shapes = tuple(tuple(value.shape) if isinstance(value, Tensor) else None for value in inputs)
         if shapes not in self._small:
@@ -233,14 +233,14 @@ class Pair(Reference):
 
 
 def near(one: Any, other: Any, relative: float) -> bool:
-    """Whether two results have tensors of the same shapes, none of them further from the other's than that, pooled."""
+    """Whether two results have tensors of the same shapes, each within this pooled relative distance of the other's."""
     ours, theirs = dict(tensors(one)), dict(tensors(other))
     alike = shapes(one) == shapes(other)
     return alike and all(distance(tensor, theirs[path]) <= relative for path, tensor in ours.items())
 
 
 def near_each(one: Any, other: Any, relative: float) -> bool:
-    """Whether results of the same shapes are that near in each row of their first axis, as samples are."""
+    """Whether results of the same shapes are `near` in each row of the first axis, such as each sample."""
     ours, theirs = dict(tensors(one)), dict(tensors(other))
     return shapes(one) == shapes(other) and all(
         distance(row, expected) <= relative

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-#: Given the current values of all parameters, the value of one.
+#: Gives the value of one parameter from the current values of all.
 _Rule = Callable[[Mapping[str, Any]], Any]
 #: The longest batch and axes of an input, all of them different.
 _LONGEST = (2, 9, 8, 7)
 
 
 def variations(values: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Up to ten sets of changes to a constructor's arguments, the same ones each time.
+    """Up to ten sets of changes to a constructor's arguments; the same sets each time.
 
     Args:
-        values: the constructor's parameters with their present values. Only the names that PyTorch's transposed
-            convolutions use are changed; a tuple stays a tuple, an integer an integer.
+        values: the constructor's parameters with their current values. Only names that PyTorch's transposed
+            convolutions use are changed. A tuple stays a tuple, and an integer an integer.
     """
     seen: list[dict[str, Any]] = [{}]
     for rules in _SETS:
@@ -30,7 +30,7 @@ def variations(values: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 def varied_shape(shape: tuple[int, ...], values: Mapping[str, Any], changes: Mapping[str, Any]) -> tuple[int, ...]:
     """A small input (N, C, *spatial) for a model with these changes to its arguments.
 
-    Without changes it is the size that is varied: the batch and every axis differ from the given ones.
+    Without changes, the size is varied: the batch and every axis differ from the given ones.
     """
     if len(shape) < 3:
         return shape

@@ -1,4 +1,4 @@
-"""Smaller inputs: where a layer's own sizes would take hours, without a GPU, or many times the time of the first."""
+"""Smaller inputs, where a model's own sizes would take hours without a GPU, or too long in many calls."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _SMALLEST_BATCH = 2
 
 
 def cut_down(shapes: Shapes, work: Callable[[Shapes], int | None], limit: int) -> Shapes:
-    """The largest of a row of ever smaller shapes whose work is within the limit, or the smallest that the model takes.
+    """Shrink the shapes step by step until the work is within the limit, or until the model takes none smaller.
 
     Args:
-        shapes: (N, C, *spatial) of the inputs as they are; None for what is no tensor.
-        work: multiply-adds of a forward pass at these shapes; None where the model does not take them, as a U-Net
-            that wants multiples, or a classifier that wants one size.
+        shapes: (N, C, *spatial) of the inputs; None for an input that is no tensor.
+        work: multiply-adds of a forward pass at given shapes; None if the model rejects them. A U-Net may want
+            multiples, a classifier one size.
     """
     found, needed = shapes, work(shapes)
     while needed is not None and needed > limit:
@@ -39,9 +39,9 @@ def cut(value: Any, shape: tuple[int, ...] | None) -> Any:
 
 
 def fewer_samples(shapes: Shapes, limit_bytes: int, times: int) -> Shapes:
-    """The shapes with a batch within so many bytes of float32; as they are if that is not many `times` less.
+    """The shapes with a batch that fits into `limit_bytes` of float32; unchanged if that is not `times` less.
 
-    The batch is the first axis of the first tensor, and of all others whose first axis is as long.
+    The batch is the first axis of the first tensor, and of all tensors whose first axis is as long.
     """
     tensors = [shape for shape in shapes if shape]
     needed = 4 * sum(map(math.prod, tensors))
@@ -53,12 +53,12 @@ def fewer_samples(shapes: Shapes, limit_bytes: int, times: int) -> Shapes:
 
 
 def _smaller(shapes: Shapes) -> tuple[Shapes, ...]:
-    """The next steps down, the preferred one first: half the batch of maps, of rows as well, half of every map."""
+    """The next smaller shapes, the preferred one first: half the batch of maps, of rows as well, half of every map."""
     return _each(shapes, _half_batch, 3), _each(shapes, _half_batch, 2), _each(shapes, _half_spatial, 3)
 
 
 def _each(shapes: Shapes, change: Callable[[tuple[int, ...]], tuple[int, ...]], axes: int) -> Shapes:
-    """Only tensors of so many axes or more are changed: a map has three, a batch of rows (latents, labels) two."""
+    """Change tensors of at least `axes` axes: a map has three, a batch of rows (latents, labels) two."""
     return [shape if shape is None or len(shape) < axes else change(shape) for shape in shapes]
 
 
