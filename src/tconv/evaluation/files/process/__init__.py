@@ -1,1 +1,1 @@
-"""What runs in the process of one file, at the judge's word."""
+"""The code that runs in the process of one file and answers the judge."""

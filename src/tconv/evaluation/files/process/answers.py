@@ -1,4 +1,4 @@
-"""A model file inside its worker process: what the judge asks of `Model` and, in another process, of `ModelNew`."""
+"""A model file inside its worker process, which answers the judge: for `Model` and, in another process, `ModelNew`."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from tconv.sandbox.source_scan import written_by_tconv
 from tconv.sandbox.watch import Watch, flags, left_changed, modes
 from tconv.sandbox.without_cuda import CudaMeansCpu
 
-#: Results and states of more bytes are not kept until the next call: there may be no memory for two of them.
+#: Results and states of more bytes are freed before the next call, as memory may not hold two of them.
 KEPT_BYTES = 128 * 2**20
-#: Of calls before the last one results are kept where all together have no more bytes.
+#: Results of calls before the last one are kept if they have at most this many bytes together.
 _EARLIER_BYTES = 16 * 2**20
 _BY_KEYWORD = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
@@ -39,10 +39,10 @@ class Subject:
 
     Args:
         path: the file.
-        interface: by what it is used, as `Interface` has it.
-        device: "cuda" or "cpu"; on the CPU, "cuda" in the file means the CPU.
-        directory, side, digests: of the exchange.
-        keeps: results of so many calls are looked at after each call.
+        interface: the names that the file is used by, as in `Interface`.
+        device: "cuda" or "cpu". On the CPU, "cuda" in the file means the CPU.
+        directory, side, digests: arguments of the exchange.
+        keeps: the number of earlier calls whose results are compared again after each call.
     """
 
     def __init__(
@@ -63,18 +63,18 @@ class Subject:
         self._build: Callable[[int], nn.Module] = lambda seed: self._module
         self._outside: dict[str, Tensor] = {}
         self._calls = 0
-        self._reused: list[ReusedMemory] = []  # of an input each
+        self._reused: list[ReusedMemory] = []  # one for each input
         self._left: list[str] = []
         self._values: list[Any] = []
         self._state: dict[str, Tensor] | None = None
-        self._returned: list[list[tuple[str, Tensor]]] = []  # of a call each, the last one first
+        self._returned: list[list[tuple[str, Tensor]]] = []  # one list for each call, the last call first
         self._example: list[Any] = []
         self._example_seed: int | None = None
 
     def signature(self) -> Tree:
         """The constructor's parameters by name, with the values of `get_init_inputs()` and the defaults.
 
-        Empty where the constructor takes arguments that no keyword can give.
+        Empty if the constructor has parameters that no keyword can give.
         """
         args, kwargs = self._file.init_args, self._file.init_kwargs
         signature = inspect.signature(self._file.model_class)
@@ -85,11 +85,11 @@ class Subject:
         return self._write(dict(bound.arguments) if named else {}, "an argument of the constructor")
 
     def allows_tf32(self) -> bool:
-        """Whether the file, now that it was run, leaves TF32 allowed in float32 convolutions."""
+        """Whether TF32 is allowed in float32 convolutions after the file has run."""
         return allows_tf32()
 
     def arguments(self) -> Tree:
-        """What `get_init_inputs()` returned: positional and keyword arguments."""
+        """The result of `get_init_inputs()`: positional and keyword arguments."""
         arguments = [self._file.init_args, self._file.init_kwargs]
         require_portable(self._file, arguments, "get_init_inputs()")
         return self._exchange.write(arguments)
@@ -125,16 +125,16 @@ class Subject:
     def example(self, seed: int) -> list[list[int] | None]:
         """Build the module with the file's own arguments, make inputs, and keep them for `trace`.
 
-        Returns the shapes of the inputs, None for what is no tensor.
+        Returns the shapes of the inputs; None for an input that is no tensor.
         """
         self._construct(seed, self._file.init_args, self._file.init_kwargs)
         self._make(seed)
         return [list(value.shape) if isinstance(value, Tensor) else None for value in self._example]
 
     def inputs(self, seed: int, shapes: list[list[int] | None] | None = None, first: int = 0) -> Tree:
-        """What `get_inputs()` returns after seeding; tensors cut down to `shapes` where those are given.
+        """The result of `get_inputs()` after seeding. If `shapes` are given, tensors are cut down to them.
 
-        `first` is the first sample that remains of what is cut.
+        `first` is the first sample that remains of a tensor that is cut.
         """
         self._make(seed)
         inputs = self._example
@@ -143,7 +143,7 @@ class Subject:
         return self._exchange.write(inputs)
 
     def _make(self, seed: int) -> None:
-        """Make inputs and keep them; they can be gigabytes, so the same seed makes them once."""
+        """Make inputs and keep them. The same seed makes them once, since they can be gigabytes."""
         if seed != self._example_seed:
             self._example, self._example_seed = [], None
             self._example, self._example_seed = self._file.make_inputs(seed), seed
@@ -153,21 +153,21 @@ class Subject:
         """Run the module, without gradients unless they are asked for.
 
         Args:
-            inputs: those of the last call where there are none.
-            state: what the module's state is set to before; it stays as it is where there is none.
+            inputs: the inputs; if None, those of the last call.
+            state: the state to load before the call; if None, the module keeps its own.
             options: those of `Options`.
 
         Returns the outputs, with buffers and gradients if they are asked for, and the names of
 
         - changed: inputs and parameters that the call changed;
-        - late: outputs that changed after it had returned;
-        - overwritten: outputs of earlier calls that changed with this one;
-        - marked: outputs that are not plain;
-        - shared: outputs that lie in other tensors' memory;
-        - rebound: what the file has patched;
+        - late: outputs that changed after the call had returned;
+        - overwritten: outputs of earlier calls that this call changed;
+        - marked: outputs that are no plain tensors;
+        - shared: outputs in the memory of other tensors;
+        - rebound: functions of PyTorch or Python that the file has replaced;
         - traces: modes, flags and random states that are not as before;
 
-        further whether it ran by samples, and what the way back raised (stopped).
+        also whether the call ran by samples, and the error of the backward pass (stopped).
         """
         how, path = Options(**options), self._file.path
         earlier = [(name, tensor, fingerprint(tensor)) for of_call in self._returned for name, tensor in of_call]
@@ -191,7 +191,7 @@ class Subject:
         if found.back:
             outputs = {"output": outputs, **found.back}
             returned += [(f"output{path}", tensor) for path, tensor in tensors(found.back)]
-        # At once: a thread that still works on the result shall not come in time.
+        # Written at once, so that a thread which still works on the result is too late.
         kept = [fingerprint(tensor) for _, tensor in returned]
         changed = [*watched.changed(), *found.changed]
         if watched.holds_others():
@@ -203,7 +203,7 @@ class Subject:
         return {"outputs": tree, **names, "by_samples": found.by_samples, "stopped": found.stopped}
 
     def _given_state(self, state: Tree, kept: bool) -> dict[str, Tensor] | None:
-        """The state for this call; None to leave the module's as it is."""
+        """The state for this call; None if the module keeps its own."""
         if not kept:
             if state is None:
                 return None
@@ -216,10 +216,10 @@ class Subject:
         return {name: tensor.clone() for name, tensor in (self._state or {}).items()}
 
     def _keep(self, returned: list[tuple[str, Tensor]], taken: list[tuple[str, Tensor]]) -> None:
-        """Keep what the call returned until after later ones, but for views of inputs and of the module's state.
+        """Keep the results of a call for comparison after later calls, except views of inputs and of the state.
 
         Args:
-            taken: the gradients, kept where there is room.
+            taken: the gradients, kept if there is room.
         """
         theirs = [tensor for _, tensor in tensors([self._values, dict(self._module.state_dict())])]
         known = {tensor.untyped_storage().data_ptr() for tensor in theirs}
@@ -234,13 +234,13 @@ class Subject:
         self._returned = kept
 
     def _placed(self, values: list[Any], replaced: bool) -> list[Any]:
-        """The inputs of a call that counts, every other time in the very tensors of the call before.
+        """The inputs of a call that counts. Every other call gets them in the same tensors as the call before.
 
-        A result must follow the values and not the tensors that they come in.
+        So a result that depends on tensors instead of their values is found.
         """
         self._calls += 1
         if replaced:
-            self._values = []  # whoever else holds them has them to himself
+            self._values = []  # other holders keep them
             self._reused += [ReusedMemory() for _ in values[len(self._reused) :]]
             return [memory.hold(value) for memory, value in zip(self._reused, values, strict=False)]
         if self._calls % 2 or len(values) != len(self._values):
@@ -248,7 +248,7 @@ class Subject:
         return [into(old, new) for old, new in zip(self._values, values, strict=True)]
 
     def _checked(self, outputs: Any) -> list[tuple[str, Tensor]]:
-        """The tensors of what a forward returned: there is one, and they are plain."""
+        """The tensors among the outputs of a forward. There must be one, and all must be plain."""
         name, returned = self._file.path.name, list(tensors(outputs))
         if not returned:
             raise ModelFileError(f"forward in {name} returns {type(outputs).__name__}, no tensor: return a tensor")
@@ -260,9 +260,9 @@ class Subject:
         return returned
 
     def operators(self) -> list[str]:
-        """Run twice more on the last inputs; PyTorch's own transposed convolutions that are seen, by name.
+        """Names of PyTorch's transposed convolutions that two more runs on the last inputs call.
 
-        Once where Python calls them, and once where PyTorch dispatches them, which some files do not do as usual.
+        One run records calls from Python, the other PyTorch's dispatcher, since some files bypass one of them.
         """
         functions, dispatched = OwnFunctions(), OwnOperators()
         for recorder in (functions, dispatched):
@@ -271,14 +271,13 @@ class Subject:
         return sorted(dispatched.names or functions.names)
 
     def trace(self, inputs: Tree = None, shapes: list[list[int] | None] | None = None) -> dict[str, Any]:
-        """Which convolutions one forward pass runs on the inputs, those of `example` where none are given.
+        """The convolutions of one forward pass on the inputs, or on those of `example` if none are given.
 
-        With `shapes`, the inputs only give dtypes and the pass computes nothing (meta tensors). Returns
-        ``convolutions`` and ``whole``: whether the model is one transposed convolution of its only input and nothing
-        else.
+        With `shapes`, the inputs only give dtypes, and the pass runs on meta tensors. Returns ``convolutions`` and
+        ``whole``: whether the model is one transposed convolution of its only input and nothing else.
         """
         values = self._example if inputs is None else self._restored(self._exchange.read(inputs, self._device))
-        # What a module keeps outside its state, as a grid for each size, shall not come to be without values.
+        # A copy runs on shapes: a module may cache tensors outside its state, which would have no values.
         module = self._module if shapes is None else _copied(self._module)
         state: dict[str, Tensor] = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         if shapes is None:
@@ -307,19 +306,19 @@ class Subject:
 
 
 def _buffers(module: nn.Module) -> dict[str, Tensor]:
-    """Those of the module's state."""
+    """The buffers of the module's state_dict."""
     state = module.state_dict()
     return {name: buffer for name, buffer in module.named_buffers() if name in state}
 
 
 def _marks(tensor: Tensor) -> list[str]:
-    """What a result without gradients is beside a plain tensor."""
+    """The ways in which a result without gradients is no plain tensor."""
     asks, inference = tensor.requires_grad, tensor.is_inference()
     return ["asks for gradients"] * asks + ["is an inference tensor"] * inference
 
 
 def _shared(others: Sequence[tuple[str, Tensor]], returned: Sequence[tuple[str, Tensor]]) -> list[str]:
-    """Which outputs lie in the memory of another tensor, and of which."""
+    """Names of outputs that lie in the memory of another tensor, each with the name of that tensor."""
     known = {tensor.untyped_storage().data_ptr(): name for name, tensor in reversed(others)}
     found = []
     for name, tensor in returned:
@@ -331,10 +330,10 @@ def _shared(others: Sequence[tuple[str, Tensor]], returned: Sequence[tuple[str, 
 
 
 def _copied(module: nn.Module) -> nn.Module:
-    """A copy of the module; itself where it has none."""
+    """A deep copy of the module; the module itself if it cannot be copied."""
     try:
         return deep_copy(module)
-    except Exception:  # whatever its own __deepcopy__ raises
+    except Exception:  # any error of its own __deepcopy__
         return module
 
 

@@ -1,4 +1,4 @@
-"""Back from a module's outputs to the gradients of its parameters and inputs."""
+"""The backward pass: from a module's outputs to the gradients of its parameters and inputs."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tconv.sandbox.exchange import tensors
 from tconv.sandbox.gpu_memory import shortage
 from tconv.sandbox.model_file import ModelFileError, blamed
 
-#: What goes back from outputs in 16 bits: multiples of a quarter up to this many, which every type has exactly.
+#: Gradients of outputs in 16 bits are multiples of a quarter, up to this many quarters: all types have them exactly.
 _QUARTERS = 4
-#: What goes back on another way is so many times as large, beyond what float16 has; the gradients are divided by that.
+#: On another way, gradients of outputs are this many times as large, beyond float16's range. Results are divided by it.
 _SCALES = {"ends": 2.0**-30, "again": 2.0**16}
 
 
 class CutOff(TorchFunctionMode):
-    """While it is entered, no gradient flows through transposed convolutions: as of kernels that have none."""
+    """While this mode is entered, transposed convolutions pass no gradient on, like kernels without a backward pass."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Any = None
@@ -37,9 +37,10 @@ class CutOff(TorchFunctionMode):
 
 @contextmanager
 def gradients_enabled(module: nn.Module, values: Any, of: str) -> Iterator[dict[str, Tensor]]:
-    """Gradients are enabled within the block, of "parameters" or "parameters and inputs"; for none, empty, disabled.
+    """Enable gradients within the block, of "parameters" or "parameters and inputs"; "" disables them.
 
-    Gives what has a gradient: parameters that require one and inputs of floating-point numbers, which do so meanwhile.
+    Gives the tensors that get gradients: parameters that require them, and floating-point inputs, which require them
+    within the block.
     """
     inputs = dict(tensors(values, "input")) if of == "parameters and inputs" else {}
     inputs = {path: tensor for path, tensor in inputs.items() if tensor.is_floating_point()}
@@ -56,13 +57,13 @@ def gradients_enabled(module: nn.Module, values: Any, of: str) -> Iterator[dict[
 
 @dataclass(frozen=True)
 class WayBack:
-    """What came of the way back.
+    """The result of a backward pass.
 
     Args:
-        gradients: None where none flows.
-        stopped: what was raised on the way: then there are no gradients at all.
-        changed: something wrote to what goes back from an output.
-        taken: the very tensors that came of it, which `gradients` may be copies of.
+        gradients: the gradients by name; None for a tensor that gets none.
+        stopped: the error of the backward pass. There are no gradients then.
+        changed: whether the pass wrote to the gradient of an output.
+        taken: the tensors that the pass returned. `gradients` may be copies of them.
     """
 
     gradients: dict[str, Tensor | None]
@@ -75,15 +76,15 @@ def gradients(outputs: Any, of: dict[str, Tensor], seed: int, path: Path, way: s
     """The gradients of a sum of all outputs, each element times a number drawn from `seed`.
 
     Args:
-        path: the file that is to blame for what is raised.
-        way: where one is given they are those of one output alone, with numbers that lie in memory in the reverse order
-            of axes. On the way "again" that is the last output, and they are what the second of two calls of
+        path: the file that errors name.
+        way: if given, the sum has one output alone, and the numbers lie in memory in the reverse order of axes. On the
+            way "again" it is the last output, and the gradients are those that the second of two calls of
             ``backward()`` leaves.
     """
     generator = torch.Generator().manual_seed(seed)
     ends, weights = list[Tensor](), list[Tensor]()
     scale = _SCALES.get(way, 1.0)
-    # By their paths: dictionaries may have another order.
+    # Sorted by path, as dictionaries may have another order.
     for _, tensor in sorted(tensors(outputs), key=lambda named: named[0]):
         if tensor.dtype in (torch.float16, torch.bfloat16):
             drawn = torch.randint(-_QUARTERS, _QUARTERS + 1, tensor.shape, generator=generator) / 4
@@ -116,7 +117,7 @@ def gradients(outputs: Any, of: dict[str, Tensor], seed: int, path: Path, way: s
 
 
 def _left_by_backward(ends: list[Tensor], of: list[Tensor], weights: list[Tensor]) -> list[Tensor | None]:
-    """What a second call of ``backward()`` on the same results leaves where optimizers look for it."""
+    """The ``.grad`` tensors after a second call of ``backward()`` on the same results."""
     for again in (False, True):
         for each in of:
             each.grad = None
@@ -129,9 +130,10 @@ def _left_by_backward(ends: list[Tensor], of: list[Tensor], weights: list[Tensor
 
 @contextmanager
 def frozen(module: nn.Module, way: str) -> Iterator[None]:
-    """Within the block some parameters ask for no gradient: on the way "all" all of them, on the way "ends" two.
+    """Within the block some parameters require no gradient: all of them on the way "all", two on the way "ends".
 
-    Those are the first and the last weight of a convolution, as its shape tells. They stay where nothing else asks.
+    The two are the first and the last weight with the shape of a convolution's. If no other parameter requires a
+    gradient, they keep theirs.
     """
     trained = [each for each in module.parameters() if each.requires_grad and each.is_leaf]
     weights = [each for each in trained if each.dim() > 2 and min(each.shape[:2]) > 1]
@@ -148,9 +150,9 @@ def frozen(module: nn.Module, way: str) -> Iterator[None]:
 
 @contextmanager
 def with_gradient(module: nn.Module | None) -> Iterator[list[str]]:
-    """Within the block the smallest parameter has a gradient, as an earlier way back leaves one.
+    """Within the block the smallest parameter has a gradient, as after an earlier backward pass.
 
-    Gives a list, to which the block's end adds that gradient's name if it is not there as it was.
+    Gives a list. The end of the block adds the gradient's name to it if the gradient has changed or gone.
     """
     named = [] if module is None else module.named_parameters()
     free = [(name, each) for name, each in named if each.requires_grad and each.is_leaf and each.grad is None]
@@ -169,10 +171,11 @@ def with_gradient(module: nn.Module | None) -> Iterator[list[str]]:
 
 
 def moved(module: nn.Module, values: Any, by: float, seed: int) -> nn.Module:
-    """A copy of the module, every floating-point parameter times a number between 1 - by and 1 + by; so the values.
+    """A copy of the module, with each floating-point number of parameters times a factor in 1 - by to 1 + by. The same
+    for `values`.
 
-    What arithmetic makes of rounded operands, gradients at a kink among it, lies no further from the exact one than
-    what exact arithmetic makes of operands that are moved further than rounding moves them.
+    If `by` is larger than the rounding of operands, results on moved operands are at least as far from exact results as
+    results on rounded operands. That includes gradients at a kink.
     """
     module = deep_copy(module)
     generator = torch.Generator().manual_seed(seed)

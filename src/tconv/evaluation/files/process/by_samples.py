@@ -1,4 +1,4 @@
-"""A forward pass on large inputs, a few samples at a time: in float64 all at once take twice the model's own memory."""
+"""A forward pass on large inputs, a few samples at a time. In float64, all at once need twice the model's memory."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tconv.evaluation.files.process.module_copies import deep_copy
 from tconv.sandbox.exchange import tensor_bytes, tensors
 from tconv.sandbox.own_classes import Record, fields_of, record_of
 
-#: Inputs within these bytes are run at once, and so many bytes of larger ones.
+#: Inputs of at most this many bytes run at once; larger inputs run in pieces of this many bytes.
 _AT_ONCE_BYTES = 128 * 2**20
-#: Relative differences up to this one are rounding, in another order of sums; in types of 16 bits it is the last one.
+#: Relative differences up to this one are rounding, by another order of sums, or in 16 bits by the last rounding.
 _ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4}
 _COARSEST = 1e-2
 
@@ -25,13 +25,13 @@ Run = Callable[[nn.Module, Sequence[Any]], Any]
 
 
 def run_by_samples(run: Run, module: nn.Module, values: Sequence[Any], which: Sequence[int] = ()) -> Any:
-    """What `run` gives for the values a few samples at a time, in the host's memory.
+    """The result of `run` for the values, a few samples at a time, in the host's memory.
 
-    None where the values are not that large, have no axis of samples in common, or where two samples together give
-    anything else than each of them alone, as where a batch is normalised.
+    None if the values are not that large, if they share no axis of samples, or if two samples together give other
+    results than each alone, as with a batch norm.
 
     Args:
-        which: the numbers of the samples that are run, in rising order; all if empty.
+        which: the numbers of the samples to run, in rising order; all if empty.
     """
     batch = _batch(values)
     step = max(1, batch * _AT_ONCE_BYTES // max(1, tensor_bytes(values)))
@@ -39,7 +39,7 @@ def run_by_samples(run: Run, module: nn.Module, values: Sequence[Any], which: Se
         return None
 
     def part(module: nn.Module, first: int, count: int) -> Any:
-        # Copies, and for the trial another module: a forward may change its inputs and its state.
+        # Values are copied, and the trial has another module, as a forward may change inputs and state.
         samples = mapped(list(values), lambda tensor: tensor[first : first + count].clone())
         return mapped(run(module, samples), lambda tensor: tensor.cpu())
 
@@ -56,7 +56,7 @@ def run_by_samples(run: Run, module: nn.Module, values: Sequence[Any], which: Se
 
 
 def mapped(value: Any, change: Any) -> Any:
-    """The tree with other tensors in place of its own."""
+    """The tree with `change` applied to each tensor."""
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, dict):
@@ -77,9 +77,9 @@ def mapped(value: Any, change: Any) -> Any:
 
 
 def some_samples(inputs: Sequence[Any], which: slice) -> list[Any] | None:
-    """The inputs with those samples alone, views; None where the first tensor's first axis has one, or there is none.
+    """Views of the inputs with these samples only; None if there is no tensor, or the first one has a single sample.
 
-    A tensor has samples where its first axis is as long as that.
+    Samples are on the first axis of the first tensor, and of all tensors whose first axis is as long.
     """
     batch = next((len(value) for value in inputs if isinstance(value, Tensor) and value.dim()), 0)
     if batch < 2:
@@ -90,18 +90,18 @@ def some_samples(inputs: Sequence[Any], which: slice) -> list[Any] | None:
 
 
 def at_samples(value: Any, which: Sequence[int]) -> Any:
-    """The tree with those samples of all its tensors alone."""
+    """The tree with these samples of each tensor."""
     return mapped(value, lambda tensor: torch.stack([tensor[number] for number in which]))
 
 
 def _batch(values: Sequence[Any]) -> int:
-    """The length of the first axis that all tensors have; 0 where there is none."""
+    """The length of the first axis that all tensors share; 0 if there is none."""
     lengths = {len(tensor) if tensor.dim() else 0 for _, tensor in tensors(list(values))}
     return lengths.pop() if len(lengths) == 1 else 0
 
 
 def _joined(parts: Sequence[Any]) -> Any:
-    """The tree of the first part, its tensors those of all parts, one behind the other; None where they do not fit."""
+    """The tree of the first part, with the tensors of all parts concatenated; None if they do not fit."""
     pieces = [dict(tensors(part)) for part in parts]
     if any(of_part.keys() != pieces[0].keys() or not all(t.dim() for t in of_part.values()) for of_part in pieces):
         return None
@@ -110,7 +110,7 @@ def _joined(parts: Sequence[Any]) -> Any:
 
 
 def _same(one: Any, other: Any, samples: int) -> bool:
-    """Whether both trees have the same outputs for so many samples, but for rounding."""
+    """Whether both trees have the same outputs for this number of samples, up to rounding."""
     ours, theirs = dict(tensors(one)), dict(tensors(other))
     if ours.keys() != theirs.keys() or not ours:
         return False

@@ -1,4 +1,4 @@
-"""One forward pass of a module for the judge: how it is asked for, how it runs, and what it must leave as it is."""
+"""One forward pass of a module for the judge: its options, its run, and the tensors that it must not change."""
 
 from __future__ import annotations
 
@@ -36,23 +36,24 @@ class Options:
         seed: for all random numbers.
         mode: "plain"; "fp32", without TF32 in convolutions; "float64", a copy in float64; or "rounded", with operands
             of transposed convolutions rounded to TF32.
-        exempt: the numbers of those that are not, in the mode "rounded".
-        output_bytes: bytes of memory that are poisoned before.
-        by_samples: large inputs run a few samples at a time, where samples are seen not to depend on each other.
-        samples: the numbers of the samples that run, with `by_samples`; all where there are none.
-        training: training mode, or evaluation mode; None for the module's own. With it the pass returns the buffers.
+        exempt: the numbers of convolutions whose operands are not rounded in the mode "rounded".
+        output_bytes: bytes of memory that are poisoned before the pass.
+        by_samples: large inputs run a few samples at a time, if samples turn out not to depend on each other.
+        samples: the numbers of the samples that run, with `by_samples`; all if empty.
+        training: training mode or evaluation mode; None for the module's own. If given, the pass returns the buffers.
         gradients: "parameters", or "parameters and inputs": their gradients are returned.
-        move: a copy runs, of module and inputs, whose numbers are moved by up to this part of themselves.
-        move_seed: for these moves.
+        move: a copy of module and inputs runs, with numbers moved by up to this share of themselves.
+        move_seed: the seed of these moves.
         cut_off: no gradients flow through transposed convolutions.
-        way: the gradients are of one output ("ends"), after another call ("again"), while some parameters are frozen
-            ("all"): see `backward`.
-        weight_change: how the state comes to the module: see `weight_changes`. None for ``load_state_dict``.
+        way: gradients of one output ("ends"), of a second backward() ("again"), with frozen parameters ("all"): see
+            `backward`.
+        weight_change: the way in which the state reaches the module, see `weight_changes`; None for
+            ``load_state_dict``.
         expanded: the first sample of each floating-point input stands for all, as an expanded view.
-        replaced: inputs are new tensors where the last ones lay, if nobody holds those.
+        replaced: inputs are new tensors at the addresses of the last ones, if nobody holds those.
         kept_state: the state is the one that was given last.
-        narrow: convolutions may run in 16 bits without a tensor that says so, as under autocast.
-        aside: it runs on a side stream of the GPU.
+        narrow: convolutions may run in 16 bits though no tensor has 16 bits, as under autocast.
+        aside: the pass runs on a side stream of the GPU.
     """
 
     seed: int = 0
@@ -84,21 +85,21 @@ class Options:
 
 
 class Watched:
-    """What a call must leave as it is: its inputs and the module's parameters."""
+    """The tensors that a call must not change: its inputs and the module's parameters."""
 
     def __init__(self, module: nn.Module, values: Sequence[Any], options: Options) -> None:
         self._values = values
         named = [*tensors(values, "input"), *((name, value.data) for name, value in module.named_parameters())]
-        if options.mode in ("float64", "rounded"):  # no call of a candidate, and parameters may be many
+        if options.mode in ("float64", "rounded"):  # only `Model` runs so, and parameters may be many
             named = []
         self._named = named
         self._before = [fingerprint(tensor) for _, tensor in named]
         self._held = self._ids()
-        # The same memory by another tensor: the one that the program holds may be given memory of its own.
+        # Other tensors on the same memory, as the model may give its tensors new memory.
         self._same = [tensor.detach() for _, tensor in named]
 
     def changed(self) -> list[str]:
-        """The names of what is not as it was."""
+        """The names of tensors that have changed."""
         all_of_it = list(zip(self._named, self._same, self._before, strict=True))
         found = [name for (name, now), _, then in all_of_it if fingerprint(now) != then]
         moved_away = [each for each in all_of_it if each[0][1].data_ptr() != each[1].data_ptr()]
@@ -114,15 +115,15 @@ class Watched:
 
 @dataclass
 class Pass:
-    """What became of a forward pass.
+    """The result of a forward pass.
 
     Args:
-        outputs: what the module returned.
-        by_samples: it ran a few samples at a time.
-        back: by name, the gradients that were asked for.
-        stopped: what the way back raised.
-        changed: what the way back changed.
-        taken: the tensors that it gave.
+        outputs: the module's outputs.
+        by_samples: whether it ran a few samples at a time.
+        back: the gradients that were asked for, by name.
+        stopped: the error of the backward pass.
+        changed: the names of tensors that the backward pass changed.
+        taken: the tensors that the backward pass returned.
         left: modes, flags and random states that are not as before.
     """
 
@@ -144,7 +145,7 @@ def prepared(
     build: Callable[[int], nn.Module],
     outside: dict[str, Tensor],
 ) -> tuple[nn.Module, list[Any]]:
-    """The module with its weights, in the mode in which it runs, and its inputs: a copy of both where they change."""
+    """The module with its weights, in the mode of the pass, and its inputs; copies of both if they change."""
     if options.expanded:
         values = [_expanded(value) for value in values]
     if options.weight_change is not None:
@@ -168,7 +169,7 @@ def prepared(
 
 
 def run(module: nn.Module, values: Sequence[Any], options: Options, path: Path, device: torch.device) -> Pass:
-    """Seeds, runs the module on the inputs and, where gradients are asked for, goes back."""
+    """Seed, run the module on the inputs and, if gradients are asked for, run the backward pass."""
     seed_everything(options.seed)
 
     def called(module: nn.Module, values: Sequence[Any]) -> Any:
@@ -212,7 +213,7 @@ def run(module: nn.Module, values: Sequence[Any], options: Options, path: Path, 
 
 
 def _has_narrow(module: nn.Module, values: Sequence[Any]) -> bool:
-    """Whether any of the module's tensors, or of its inputs, has 16 bits, on a CPU."""
+    """Whether a tensor of the module or an input has 16 bits, on a CPU."""
     own = (*module.parameters(), *module.buffers(), *(tensor for _, tensor in tensors(list(values))))
     return any(map(is_narrow, own))
 
@@ -224,11 +225,11 @@ def _wide(tensor: Tensor) -> Tensor:
 
 
 def _rolled(tensor: Tensor) -> Tensor:
-    """Other values of the same kind, with no gradient."""
+    """Other values of the same kind, without a gradient."""
     return tensor.detach().flatten().roll(1).reshape(tensor.shape)
 
 
 def _expanded(value: Any) -> Any:
-    """The first sample of a floating-point tensor for all of them, without memory for each."""
+    """The first sample of a floating-point tensor, expanded over the batch."""
     floats = isinstance(value, Tensor) and value.is_floating_point() and value.dim()
     return value[:1].expand_as(value) if floats else value

@@ -1,4 +1,4 @@
-"""Running a model in float64 that names other types itself."""
+"""Runs a model in float64, even if its own code names other types."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _WIDE = {
 }
 #: Methods of tensors that name a type.
 _CASTS = frozenset({"float", "half", "bfloat16"})
-#: Whose random numbers depend on the type, with and without a tensor to be like.
+#: Functions whose random numbers depend on the type, with and without a tensor as a pattern.
 _DRAWN, _DRAWN_LIKE = frozenset({"rand", "randn"}), frozenset({"rand_like", "randn_like"})
 
 
 class _Widened(TorchFunctionMode):
-    """Takes float64 for every narrower type that an operation is asked for; random numbers are those of float32."""
+    """Replaces narrower types in calls by float64. Random numbers are those of float32."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Any = None
@@ -36,7 +36,7 @@ class _Widened(TorchFunctionMode):
 
 @contextmanager
 def in_float64() -> Iterator[None]:
-    """Within the block tensors are made in float64 and cast to nothing narrower, and autocast stays switched off."""
+    """Within the block, tensors are made in float64, casts to narrower types do nothing, and autocast stays off."""
     enter, before = torch.autocast.__enter__, torch.get_default_dtype()
 
     def enter_without(self: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Where the inputs of a call lie: in tensors of an earlier call, or in new ones at the addresses of those."""
+"""Puts the inputs of a call into tensors of an earlier call, or into new tensors at the same addresses."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-#: Of a GPU's memory so many pieces are asked for until one lies where the last tensor did.
+#: The most pieces of a GPU's memory that are allocated to find one at the last tensor's address.
 _PIECES = 16
 
 
 def into(old: Any, new: Any) -> Any:
-    """`new`'s values in the tensor `old`, where that has the same form; else `new`."""
+    """The tensor `old` with `new`'s values if both have the same form; else `new`."""
     if type(old) is not Tensor or type(new) is not Tensor:
         return new
     forms = [(value.shape, value.dtype, value.stride(), value.storage_offset()) for value in (old, new)]
@@ -21,10 +21,10 @@ def into(old: Any, new: Any) -> Any:
 
 
 class ReusedMemory:
-    """Memory of one tensor after another, as an allocator gives again what was given back.
+    """Gives one tensor after another the same memory, like an allocator that reuses freed memory.
 
-    A program that knows a tensor by its address and version takes the next one for it. One that holds what it knows is
-    right: as long as anybody does, the next one lies elsewhere.
+    A candidate that caches by address and version mistakes the next tensor for the last one. A candidate that holds the
+    tensors it caches is right: while anybody holds the last tensor, the next one lies elsewhere.
     """
 
     def __init__(self) -> None:
@@ -32,11 +32,11 @@ class ReusedMemory:
         self._place = 0
 
     def hold(self, value: Any) -> Any:
-        """A tensor's values in a new one there; anything else as it is."""
+        """A new tensor in this memory with a tensor's values; other values unchanged."""
         if type(value) is not Tensor or not value.numel() or 0 in value.stride():
             return value
         copy = self._on_cpu(value) if value.device.type == "cpu" else self._on_gpu(value)
-        copy.data.copy_(value)  # through another tensor: its version is that of one nobody has written to
+        copy.data.copy_(value)  # .data keeps the version of a tensor that nobody has written to
         return copy
 
     def _on_cpu(self, value: Tensor) -> Tensor:
@@ -48,7 +48,7 @@ class ReusedMemory:
 
     def _new_buffer(self, size: int) -> None:
         self._buffer = bytearray(size)
-        #: References to it while no tensor lies there.
+        #: The buffer's references while no tensor lies in it.
         self._unused = sys.getrefcount(self._buffer)
 
     def _on_gpu(self, value: Tensor) -> Tensor:

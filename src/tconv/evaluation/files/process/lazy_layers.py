@@ -1,4 +1,4 @@
-"""Lazy layers, which have no weights before their first input."""
+"""Gives lazy layers, which have no weights before their first input, their weights."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tconv.sandbox.model_file import LoadedModel, blamed, seed_everything
 
 
 def settled(module: nn.Module, file: LoadedModel, seed: int, device: torch.device) -> nn.Module:
-    """The module, on that device, with shapes and values for lazy parameters; nothing else of it changes.
+    """The module on the device, with shapes and values for lazy parameters. Nothing else of it changes.
 
-    One sample of the file's own inputs gives them, after seeding. A module without lazy parameters is not run.
+    A run on one sample of the file's own inputs, after seeding, gives them. Without lazy parameters, nothing runs.
     """
     if not any(map(is_lazy, (*module.parameters(), *module.buffers()))):
         return module

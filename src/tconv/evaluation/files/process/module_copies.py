@@ -1,4 +1,4 @@
-"""Copies of somebody's module."""
+"""Deep copies of a candidate's module, and its buffers outside the state_dict."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 
 class _WithoutGraphs(TorchFunctionMode):
-    """Copies of tensors that were computed with gradients, which have none in PyTorch, are cut off from these."""
+    """Lets deepcopy copy tensors that were computed with gradients, which PyTorch refuses. Copies have no graph."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Any = None
@@ -24,23 +24,23 @@ class _WithoutGraphs(TorchFunctionMode):
 
 
 def deep_copy(module: nn.Module) -> nn.Module:
-    """``copy.deepcopy``, also of what a module remembers from its last call, wherever it keeps that."""
+    """``copy.deepcopy``, which also copies tensors that a module caches from its last call."""
     with _WithoutGraphs():
         copied = copy.deepcopy(module)
     for parameter in copied.parameters():
-        if not parameter.is_leaf:  # a scripted module's remember what they were copied from
+        if not parameter.is_leaf:  # parameters of a scripted module keep a graph to the originals
             parameter.detach_().requires_grad_()
     return copied
 
 
 def buffers_outside(module: nn.Module) -> dict[str, Tensor]:
-    """The values of buffers that its state_dict leaves out."""
+    """The values of the module's buffers that its state_dict leaves out."""
     state = module.state_dict()
     return {name: buffer.clone() for name, buffer in module.named_buffers() if name not in state}
 
 
 def set_buffers(module: nn.Module, values: Mapping[str, Tensor]) -> None:
-    """Gives buffers these values again, in the values' types; what is no buffer any more stays as it is."""
+    """Set buffers to these values, in the values' types. Names that are no buffers any more are skipped."""
     for name, value in values.items():
         prefix, _, own = name.rpartition(".")
         owner = module.get_submodule(prefix)

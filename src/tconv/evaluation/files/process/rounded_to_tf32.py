@@ -12,9 +12,9 @@ from tconv.sandbox.recording import CONVOLUTIONS, Mode, decomposed
 
 
 class RoundedConvolutions(Mode):
-    """While it is entered, transposed float32 convolutions take operands rounded to TF32.
+    """While this mode is entered, transposed float32 convolutions take operands rounded to TF32.
 
-    Those whose number, counted over all convolutions, is in `exempt` do not.
+    Convolutions whose number, among all convolutions, is in `exempt` take them as they are.
     """
 
     def __init__(self, exempt: Sequence[int]) -> None:

@@ -1,4 +1,4 @@
-"""A stream that is not CUDA's default one, and inputs that come to their values on it."""
+"""A side stream of CUDA, on which inputs get their values late."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import torch
 
 from tconv.sandbox.exchange import tensors
 
-#: Longer than a call takes on the host; a slower clock makes it longer.
+#: Cycles of a sleep that is longer than a call takes on the host. A slower clock makes it longer.
 _CYCLES = 10**8
 
 
 @contextmanager
 def on_side_stream(values: Any) -> Iterator[None]:
-    """Within the block a side stream is the current one, which sleeps before the tensors, zero till then, get their
-    values."""
+    """Within the block, a side stream is current. Tensors are zero, the stream sleeps, and then it sets their values. A
+    candidate that launches on the default stream reads the zeros."""
     held = [tensor.data for _, tensor in tensors(list(values)) if 0 not in tensor.stride()]
     known = [tensor.clone() for tensor in held]
     for tensor in held:

@@ -1,4 +1,4 @@
-"""The ways on which other weights reach a module that has run before."""
+"""The ways in which other weights reach a module that has run before."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from tconv.evaluation.files.process.module_copies import set_buffers
 from tconv.sandbox.other_attributes import TOGETHER, Attribute, change_layers
 
-#: An optimizer's step; into a deep copy; by a file of the state into a module built anew; into the module cast to
-#: another type; into that on the CPU, and from there back again; into a deep copy with weights in channels_last; into
-#: one whose transposed convolutions have another padding, no bias, or both.
+#: In order: an optimizer's step; a load into a deep copy; a saved file loaded into a new module; a load after a cast; a
+#: load after a cast on the CPU, then a cast back; a load into a deep copy with weights in channels_last; deep copies
+#: whose transposed convolutions have another padding and no bias, or one of the two.
 WeightChange = Literal["step", "copy", "file", "cast", "back", "format", "attributes", "padding", "bias"]
 
 WEIGHT_CHANGES: dict[WeightChange, str] = {
@@ -29,15 +29,15 @@ WEIGHT_CHANGES: dict[WeightChange, str] = {
     "padding": "a change of its layers' padding",
     "bias": "a change of its layers' bias to None",
 }
-#: What such a change takes from layers, or gives them.
+#: The changes that set attributes of layers.
 ATTRIBUTES: dict[WeightChange, tuple[Attribute, ...]] = {
     "attributes": TOGETHER,
     **{each: (each,) for each in TOGETHER},
 }
 _LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
-#: What a module is cast to, and back from; others are not.
+#: Types that a module is cast to and back from.
 OTHER_TYPE = {torch.float32: torch.float16, torch.float16: torch.float32}
-#: The types in which a module is called, and those of them where each costs a compilation.
+#: Types that a module is cast to and called in, and the fewer types for files that compile kernels for each.
 TYPES = (torch.float16, torch.bfloat16, torch.float64, torch.float32)
 COMPILED_TYPES = tuple(OTHER_TYPE)
 
@@ -49,14 +49,12 @@ def taken(
     build: Callable[[], nn.Module],
     outside: Mapping[str, Tensor],
 ) -> nn.Module:
-    """The module that has the state, the same one or another; without a state it has that of the given one.
+    """The module with the new state: the same module or another. Without a state it keeps that of `module`.
 
     Args:
-        state: by a step, differs from the present one by what floating-point numbers can tell exactly; by a cast it is
-            in the type that the module is cast to.
-        build: another module of the same class and arguments.
-        outside: what buffers that are no part of the state were built with. A cast rounds them, and no state brings
-            them back.
+        state: for a step, its difference from the current state must be exact; for a cast, it has the type of the cast.
+        build: makes another module of the same class and arguments.
+        outside: the values as built of buffers outside the state_dict. A cast rounds them, and no state restores them.
     """
     if weight_change in ("copy", "format", *ATTRIBUTES):
         module = copy.deepcopy(module)
@@ -92,8 +90,8 @@ def taken(
 
 
 def _step(module: nn.Module, state: Mapping[str, Tensor]) -> None:
-    """SGD with the learning rate one, and what is to go as the gradient."""
-    # In place, as torch.optim.SGD does it: PyTorch's first optimizer imports for seconds.
+    """A step of SGD with learning rate one. The gradient is the difference to the new state."""
+    # In place like torch.optim.SGD, whose import takes seconds.
     with torch.no_grad():
         for name, parameter in module.named_parameters():
             if parameter.requires_grad and not torch.equal(parameter, state[name]):
@@ -101,5 +99,5 @@ def _step(module: nn.Module, state: Mapping[str, Tensor]) -> None:
 
 
 def type_of(state: Mapping[str, Tensor]) -> torch.dtype:
-    """That of its floating-point numbers."""
+    """The type of a state's floating-point numbers."""
     return next(tensor.dtype for tensor in state.values() if tensor.is_floating_point())

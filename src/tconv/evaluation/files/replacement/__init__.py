@@ -1,1 +1,1 @@
-"""What a replacement must still do beside its result: gradients, other weights, other inputs."""
+"""Further checks of a candidate whose results are equal: gradients, changed weights and other inputs."""

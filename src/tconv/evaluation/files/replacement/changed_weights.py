@@ -1,4 +1,4 @@
-"""Whether results follow weights as these change: by a step, a saved state, a copy, a cast."""
+"""Whether results follow weights that change: by an optimizer's step, a saved state, a copy or a cast."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WEIGHTS = "weights that change"
 
 @dataclass(frozen=True)
 class _Expected:
-    """What `Model` gives in evaluation for the inputs with that state, which reached it by that change."""
+    """`Model`'s results in evaluation for the inputs, with a state that reached it by a weight change."""
 
     inputs: list[Any]
     state: dict[str, Tensor]
@@ -47,8 +47,8 @@ class _Expected:
         return pair.ties(self.inputs, self.state, IN_EVALUATION, False, weight_change=self.weight_change).of("output")
 
     def wrong(self, pair: Pair, got: Any) -> str:
-        """What is wrong with a result of the same form, by the rules for whole models; empty if nothing is."""
-        if near(got, self.outputs, TF32_OPERANDS):  # weights that are not the right ones are further away
+        """Says what is wrong with a result of the same form, by the rules for whole models; empty if nothing is."""
+        if near(got, self.outputs, TF32_OPERANDS):  # with wrong weights, results are further away
             return ""
         plain = pair.plain(self.inputs, self.state, IN_EVALUATION, False)
         others = pair.finer(plain, self.inputs, self.state, IN_EVALUATION, False)
@@ -59,7 +59,7 @@ class _Expected:
 
 
 def check_weights(pair: Pair) -> list[Check]:
-    """In evaluation, where what is prepared of weights is kept if anywhere, and without a change of the mode."""
+    """Whether results follow changed weights. All calls are in evaluation, where prepared weights may be kept."""
     inputs = pair.case.inputs(IN_EVALUATION)
     state = pair.drawn_state(IN_EVALUATION, inputs, False)
     found = _trained(pair, state)
@@ -68,7 +68,7 @@ def check_weights(pair: Pair) -> list[Check]:
     trained, tied = found
     state, cast = _castable(state)
     other = halved_in_places(state, trained, IN_EVALUATION)
-    # Who looks at one weight alone to see whether any has changed does not see the others' change, or that of this one.
+    # In this state one weight stays: a candidate that watches this weight alone misses the change of the others.
     between = {**other, trained[0]: state[trained[0]]}
     state, other, between = ({name: each[tied.get(name, name)] for name in each} for each in (state, other, between))
     try:
@@ -95,7 +95,7 @@ def check_weights(pair: Pair) -> list[Check]:
 
 
 def _trained(pair: Pair, state: Mapping[str, Tensor]) -> tuple[list[str], dict[str, str]] | Check:
-    """The parameters that a step changes, and the first name of each; a check that is not made where there are none."""
+    """The parameters that a step changes, and the first name of each; a check not made if there are none."""
     parameters = pair.model.parameters()
     trained = [each.name for each in parameters if each.requires_grad and each.name == each.first]
     if not trained:
@@ -106,7 +106,7 @@ def _trained(pair: Pair, state: Mapping[str, Tensor]) -> tuple[list[str], dict[s
 
 
 def check_step(pair: Pair, inputs: list[Any], state: dict[str, Tensor]) -> list[Check]:
-    """Whether the next result, in evaluation, follows an optimizer's step of a candidate that is in that state."""
+    """Whether the next result in evaluation follows an optimizer's step, for a candidate that has this state."""
     found = _trained(pair, state)
     if isinstance(found, Check):
         return [found]
@@ -121,8 +121,8 @@ def check_step(pair: Pair, inputs: list[Any], state: dict[str, Tensor]) -> list[
 
 
 def check_copies(pair: Pair) -> list[Check]:
-    """Whether a deep copy follows its own weights, the module that was copied still its own, and layers of copies what
-    they are given."""
+    """Whether a deep copy follows its own weights, the original still follows its own, and layers of copies their
+    attributes."""
     inputs, state = pair.small if pair.emulated else pair.in_evaluation
     other = halved_in_places(state, list(state), IN_EVALUATION)
     try:
@@ -135,13 +135,13 @@ def check_copies(pair: Pair) -> list[Check]:
 
 
 def _with_attributes(pair: Pair, of_state: _Expected) -> list[Check]:
-    """Whether layers follow their attributes: all that change at once, and one by one where `Model` takes no more."""
+    """Whether layers follow their attributes: all at once; one by one if that fails or if `Model` rejects it."""
     together, *one_by_one = ATTRIBUTES
     checks = []
     for weight_change in (together, *one_by_one):
         with contextlib.suppress(ModelFileError):  # it may not take another size
             expected = _Expected.of(pair, of_state.inputs, of_state.state, weight_change)
-            if not near(expected.outputs, of_state.outputs, 0.0):  # there are such layers
+            if not near(expected.outputs, of_state.outputs, 0.0):  # the model has such layers
                 checks.append(_followed(pair, expected, of_state.state, weight_change))
             if weight_change == together and all(check.passed for check in checks):
                 break
@@ -150,7 +150,7 @@ def _with_attributes(pair: Pair, of_state: _Expected) -> list[Check]:
 
 
 def check_cast(pair: Pair) -> list[Check]:
-    """Whether the module follows a cast to the first of the pair's types that is not its own. It stays in that."""
+    """Whether the module follows a cast to the first of the pair's types that is not its own. It keeps that type."""
     inputs, state = pair.small
     state, cast = _castable(state)
     types = [each for each in pair.types if cast is not None and each != type_of(state)]
@@ -160,23 +160,23 @@ def check_cast(pair: Pair) -> list[Check]:
 
 
 def _called_in(pair: Pair, of_state: _Expected, cast: torch.dtype) -> Iterator[Check]:
-    """Whether a module that is cast is followed, where `Model` gives the same in that type."""
+    """Whether results follow a cast of the module, if `Model` gives the same results in that type."""
     inputs, state = [_cast(value, cast) for value in of_state.inputs], _all_cast(of_state.state, cast)
-    with contextlib.suppress(ModelFileError):  # it may have no such operators here
+    with contextlib.suppress(ModelFileError):  # the device may lack operators of this type
         expected = _Expected.of(pair, inputs, state, "cast")
         if near(expected.outputs, of_state.outputs, ROUNDING):
             yield _followed(pair, expected, state, "cast")
-    pair.built(IN_EVALUATION)  # in its own type again
+    pair.built(IN_EVALUATION)  # back to its own type
 
 
 def _in_channels_last(pair: Pair, of_state: _Expected) -> Iterator[Check]:
-    """Whether weights in another memory format are read rightly, where `Model` gives the same with them.
+    """Whether weights in channels_last are read rightly, if `Model` gives the same results with them.
 
-    Random numbers, say, are drawn in the order of memory.
+    It may not: random numbers, for example, are drawn in the order of memory.
     """
     try:
         found = _Expected.of(pair, of_state.inputs, of_state.state, "format").outputs
-    except ModelFileError:  # it may have no deep copy
+    except ModelFileError:  # deepcopy may refuse the module
         return
     outputs, plainly = (mapped(each, Tensor.contiguous) for each in (found, of_state.outputs))
     if near(outputs, plainly, ROUNDING):
@@ -184,7 +184,7 @@ def _in_channels_last(pair: Pair, of_state: _Expected) -> Iterator[Check]:
 
 
 def _after_training(pair: Pair, of_state: _Expected) -> Iterator[Check]:
-    """Whether buffers are followed which a call in training writes, as a norm's statistics, while no weight changes."""
+    """Whether results follow buffers that a call in training writes, like a norm's statistics. No weight changes."""
     inputs, state = of_state.inputs, of_state.state
     try:
         buffers = pair.plain(inputs, state, IN_TRAINING, True).outputs["buffers"]
@@ -196,7 +196,7 @@ def _after_training(pair: Pair, of_state: _Expected) -> Iterator[Check]:
         pair.calls.run(inputs, state, training=False, seed=IN_EVALUATION, on=HOST)
         try:
             pair.calls.run(inputs, None, training=True, seed=IN_TRAINING, on=HOST)
-        except CandidateRaised:  # that is judged where it is asked to train
+        except CandidateRaised:  # the part about training judges that
             return
         yield _followed(pair, expected, None, None, evaluates=True)
 
@@ -208,10 +208,10 @@ def _followed(
     weight_change: WeightChange | None,
     evaluates: bool = False,
 ) -> Check:
-    """Whether the result is that of the state which reaches the candidate by that change, or which it has.
+    """Whether the result is right after the state reached the candidate by this change, or for the state that it has.
 
     Args:
-        evaluates: the last call was one in training.
+        evaluates: whether the last call was in training.
     """
     words = "other weights in a deep copy" if weight_change is None else WEIGHT_CHANGES[weight_change]
     words = "a call in training that changes buffers" if evaluates and weight_change is None else words
@@ -227,7 +227,7 @@ def _followed(
         got, outputs = pair.calls.run(expected.inputs, state, **options).outputs, expected.outputs
         got = got["output"] if evaluates else got
     except CandidateRaised as error:
-        # Nobody takes that for a result; but of optimizers and saved states there is no doing without.
+        # Nobody takes an error for a result. But every model must bear optimizers and saved states.
         loud = weight_change in ("copy", "cast", "format", *ATTRIBUTES)
         told = str(error) if f"(in {words})" in str(error) else f"after {words}, {error}"
         return Check(WEIGHTS, None if loud else False, reason="not checked: " * loud + told, about=words)
@@ -257,7 +257,7 @@ def _followed(
 
 
 def _castable(state: dict[str, Tensor]) -> tuple[dict[str, Tensor], torch.dtype | None]:
-    """The state in numbers that another type has as well, and that type; None where there is none to cast it to."""
+    """The state in numbers that another type also has, and this type; None if there is no type to cast to."""
     types = {tensor.dtype for tensor in state.values() if tensor.is_floating_point()}
     cast = OTHER_TYPE.get(types.pop()) if len(types) == 1 else None
     if cast is None:
@@ -272,7 +272,7 @@ def _all_cast(state: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tens
 
 
 def _floats_wide(tensor: Tensor) -> Tensor:
-    """Floating-point numbers in float64, and zeros for others: which is the larger hangs on the type."""
+    """Floating-point numbers in float64; zeros for integers, such as indices of maxima, which depend on the type."""
     return tensor.double() if tensor.is_floating_point() else torch.zeros_like(tensor)
 
 

@@ -1,4 +1,4 @@
-"""What a replacement must still do beside its result: gradients, and results that follow weights as they change."""
+"""Further checks of a candidate whose results are equal, in parts: gradients, changed weights and other inputs."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from tconv.evaluation.files.sides.model_and_candidate import Pair, Reference
 from tconv.evaluation.verdict import GRADIENTS, Check
 
 _COPIES, _CASTS = "copies", "casts"
-#: Those of which each check is excused by itself.
+#: The parts in which the control excuses each check by itself.
 ONE_BY_ONE = (WEIGHTS, _COPIES, _CASTS, "")
 
 
 def parts_of(reference: Reference) -> tuple[str, ...]:
-    """What is looked at, in this order."""
+    """The names of the parts, in order."""
     if reference.looks_at(EACH_ROUTE):
         return (WEIGHTS, other_inputs.NAME, infinite_values.NAME, GRADIENTS)
     copies = (_COPIES,) * reference.looks_at(COPIED)
-    # What a cast leaves is called no more.
+    # The cast comes last, as a module that is cast is not called again.
     return (GRADIENTS, other_inputs.NAME, infinite_values.NAME, *copies, _CASTS)
 
 
@@ -41,19 +41,19 @@ def check_replacement(
     emulated: bool,
     parts: Collection[str] | None = None,
 ) -> dict[str, list[Check]]:
-    """Put a candidate whose results are equal to the rules for weights that change and for gradients.
+    """Open a candidate whose results are equal, and make all further checks.
 
     Args:
-        training: a candidate without gradients fails.
-        types: it is also called in those of them that are not its own.
-        emulated: its kernels run in the emulator.
-        parts: of `parts_of` those that are looked at; None for all.
+        training: whether a candidate without gradients fails.
+        types: types that the candidate is cast to, except its own.
+        emulated: whether its kernels run in the emulator.
+        parts: the parts to check, of `parts_of`; None for all.
 
     Returns:
-        The checks of each part, and under "" those of all calls together.
+        The checks of each part, and under "" the checks of side effects of all calls.
 
     Raises:
-        ModelFileError: when `Model` fails where it ran before.
+        ModelFileError: `Model` fails where it ran before.
     """
     try:
         with open_candidate() as candidate:
@@ -65,7 +65,7 @@ def check_replacement(
 
 
 def check_parts(pair: Pair, *, training: bool, parts: Collection[str] | None = None) -> dict[str, list[Check]]:
-    """The same of a candidate that is there."""
+    """The same for a candidate that is open."""
     functions: dict[str, Callable[[Pair], list[Check]]] = {
         WEIGHTS: check_weights,
         other_inputs.NAME: other_inputs.check_other_inputs,
@@ -82,7 +82,7 @@ def check_parts(pair: Pair, *, training: bool, parts: Collection[str] | None = N
             checks[name] = []
             try:
                 checks[name] = functions[name](pair)
-            except OutOfMemory as error:  # gradients take more than what was judged so far
+            except OutOfMemory as error:  # gradients take more memory than the checks before
                 checks[name] = [Check(name, None, reason=f"not checked: {error}")]
         checks[""] = [check for check in pair.calls.checks() if check.passed is False]
     except CandidateFailed as failure:

@@ -1,4 +1,4 @@
-"""Whether gradients are those of `Model`, on every way that leads to them."""
+"""Whether gradients equal `Model`'s, on each way to take them."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from tconv.sandbox.exchange import largest_bytes
 from tconv.sandbox.model_file import ModelFileError
 
 _ENABLED = "with gradients enabled"
-#: Other ways to gradients, as `backward` has them, and how they are told.
+#: Other ways to take gradients, as in `process/backward.py`, and their names in reports.
 _OTHER_WAYS = {
     "again": "of the last output alone, by a second backward(), after another call",
     "ends": "in evaluation, of the first output alone, after another call, the first weight and the last frozen",
     "all": "in evaluation, of the first output alone, after another call, all parameters frozen",
 }
-#: Draws of that for gradients that are further off than what one draw makes of them: it may have met no kink.
+#: Draws of moved operands for gradients that are further off than one draw explains, as one may have met no kink.
 _MOVED_DRAWS = 12
 
 
 @dataclass(frozen=True)
 class Way:
-    """How `Model`'s gradients are taken: in training or in evaluation, of parameters and inputs or of those alone.
+    """A way to take gradients: in training or in evaluation, of parameters and inputs or of parameters alone.
 
     Args:
-        other: one of `_OTHER_WAYS`.
+        other: one of `_OTHER_WAYS`, or empty.
     """
 
     training: bool
@@ -47,24 +47,24 @@ class Way:
     other: str = ""
 
 
-#: In the order in which they are tried: a model may change its inputs, or not train.
+#: The ways in the order of trial, since a model may change its inputs, or refuse to train.
 _WAYS = tuple(Way(training, of) for training in (True, False) for of in ("parameters and inputs", "parameters"))
 
 
 @dataclass(frozen=True)
 class _Gradients:
-    """What `Model` gives with gradients enabled: as it is, in float64, and with moved operands; None if it cannot.
+    """`Model`'s results with gradients enabled: in its own arithmetic, in float64, and on moved operands; or None.
 
     Args:
-        outputs: with buffers.
-        gradients: by the names of parameters and inputs; None where none flows.
+        outputs: outputs and buffers.
+        gradients: gradients by the names of parameters and inputs; None for a tensor that gets none.
     """
 
     outputs: tuple[Any, Any, Any]
     gradients: tuple[dict[str, Any], dict[str, Any] | None, dict[str, Any] | None]
 
     def farther(self, gradients: Mapping[str, Any] | None) -> _Gradients:
-        """The same with moved operands that moved each element of a gradient further, of these and the others."""
+        """The same, with the moved gradients that are further off in each element: these or the given ones."""
         own, exact, moved = self.gradients
         if gradients is None or moved is None:
             return self
@@ -73,13 +73,13 @@ class _Gradients:
         return replace(self, gradients=(own, exact, found))
 
     def results(self, name: str, got: Tensor) -> Results | None:
-        """One gradient beside these; None where `Model` has none."""
+        """One gradient of the candidate for comparison with these; None if `Model` has none."""
         pytorch, *others = (None if each is None else each.get(name) for each in self.gradients)
         return None if pytorch is None else Results(got.contiguous(), pytorch.contiguous(), *others)
 
 
 def _farther(of: Tensor | None, one: Tensor | None, other: Tensor | None) -> Tensor | None:
-    """Of each element the one further from that of the first; None where one is missing."""
+    """The elements of `one` or `other`, whichever is further from `of`; None if a tensor is missing."""
     if of is None or one is None or other is None:
         return one
     return torch.where((one - of).abs() >= (other - of).abs(), one, other)
@@ -89,7 +89,7 @@ def check_gradients(pair: Pair, training: bool) -> list[Check]:
     """Compare gradients, of small inputs on further ways.
 
     Args:
-        training: a candidate without gradients fails.
+        training: whether a candidate without gradients fails.
     """
     state = randomised(pair.built(IN_TRAINING), IN_TRAINING)
     inputs = pair.case.inputs(IN_TRAINING)
@@ -108,12 +108,12 @@ def check_gradients(pair: Pair, training: bool) -> list[Check]:
             # As in a training, where data asks for no gradient.
             other = Way(way.training and which == "again", "parameters" if which == "again" else way.of, which)
             for inputs in filter(None, (twice, small)):
-                with contextlib.suppress(ModelFileError):  # it may run in training alone, or take one batch alone
+                with contextlib.suppress(ModelFileError):  # it may run in training only, or take one batch size only
                     plain = _backward(pair, inputs, state, other)
                     if not plain.stopped:
                         found[which] = on_a_way(pair, inputs, state, other, plain, training)
                         break
-        # Where none flows on any of them it is inference only there; not where one does on another.
+        # The candidate is for inference only if it has no gradients on any of the ways.
         flows = any(check.passed for of_way in found.values() for check in of_way)
         checks += [
             replace(
@@ -130,7 +130,7 @@ def check_gradients(pair: Pair, training: bool) -> list[Check]:
 
 
 def first_way(pair: Pair, inputs: list[Any], state: dict[str, Tensor]) -> tuple[Way, Outcome] | Check:
-    """How `Model`'s gradients can be taken, and what it gives then; a check that was not made where they cannot."""
+    """The first way to take `Model`'s gradients, and its outcome; a check not made if there is no way."""
     stopped = ""
     for way in _WAYS:
         try:
@@ -147,7 +147,7 @@ def first_way(pair: Pair, inputs: list[Any], state: dict[str, Tensor]) -> tuple[
 def on_a_way(
     pair: Pair, inputs: list[Any], state: dict[str, Tensor], way: Way, plain: Outcome, training: bool
 ) -> list[Check]:
-    """The rules for gradients that are taken so, beside those of `Model`."""
+    """The rules for gradients on this way, compared with those of `Model`."""
     pair.calls.beside(plain)
     size = largest_bytes(plain.outputs)
     try:
@@ -175,7 +175,7 @@ def _compared(
     training: bool,
     draws: int = 0,
 ) -> list[Check]:
-    """The rules, with up to so many `draws` of moved operands."""
+    """The rules, with at most `draws` draws of moved operands."""
     outputs, gradients = _split(got.outputs)
     form = ties.form(same_outputs(outputs, expected.outputs[0]), expected.outputs[0])
     if not form.passed:
@@ -189,7 +189,7 @@ def _compared(
     missing = [name for name in models if name not in flowing]
     wrong = _wrong_ones(pair, flowing, expected)
     if wrong and missing:
-        # Behind a kernel without gradients others are what they are without it.
+        # If a kernel passes no gradient on, the others must be right without its share.
         plain = _backward(pair, inputs, state, way, cut_off=True)
         exact = _gradients_or_none(pair, inputs, state, way, "float64", cut_off=True)
         cut = _beside(plain, exact, _moved(pair, inputs, state, way, 0, exact[0] is not None, cut_off=True))
@@ -216,13 +216,13 @@ def _split(found: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _wrong_ones(pair: Pair, gradients: Mapping[str, Tensor], expected: _Gradients) -> dict[str, Check]:
-    """What is wrong with each gradient of which something is."""
+    """The failed checks of gradients, by name."""
     found = {name: _wrong(pair, name, tensor, expected) for name, tensor in gradients.items()}
     return {name: check for name, check in found.items() if check is not None}
 
 
 def _wrong(pair: Pair, name: str, got: Tensor, expected: _Gradients) -> Check | None:
-    """What is wrong with a gradient; None if nothing is."""
+    """The failed check of a gradient; None if it is right."""
     results = expected.results(name, got)
     if results is None:
         what = "flows where none does in Model: detach what Model detaches"
@@ -242,7 +242,7 @@ def _wrong(pair: Pair, name: str, got: Tensor, expected: _Gradients) -> Check | 
 
 
 def _beside(plain: Outcome, exact: tuple[Any, Any], moved: tuple[Any, Any] = (None, None)) -> _Gradients:
-    """Beside `Model`'s own gradients those in float64, and with moved operands."""
+    """`Model`'s own gradients, with those in float64 and on moved operands."""
     outputs, gradients = zip(_split(plain.outputs), exact, moved, strict=True)
     return _Gradients(outputs, gradients)
 
@@ -256,7 +256,7 @@ def _moved(
     in_float64: bool,
     cut_off: bool = False,
 ) -> tuple[Any, Any]:
-    """Outputs and gradients of operands that are moved, as the draw of that number does; None if there are none."""
+    """Outputs and gradients on operands moved by the draw of this number; None if there are none."""
     options = {"move": pair.rounding([inputs, state]), "move_seed": IN_TRAINING + number, "cut_off": cut_off}
     return _gradients_or_none(pair, inputs, state, way, "float64" if in_float64 else "plain", **options)
 
@@ -279,7 +279,7 @@ def _backward(
 
 
 def _inference_only(reason: str, training: bool) -> Check:
-    """No fault, unless training is asked for."""
+    """The check of a candidate without gradients. It fails only if training is asked for."""
     remedy = "; --training asks for all that Model has: give what computes the result a backward" if training else ""
     allowed = "Model's gradients"
     return Check(GRADIENTS, False if training else None, INFERENCE_ONLY, allowed, f"{INFERENCE_ONLY}: {reason}{remedy}")

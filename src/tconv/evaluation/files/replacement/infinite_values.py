@@ -1,4 +1,4 @@
-"""Weights and inputs that are infinite or no number: what depends on them is none either, unless `Model` makes one."""
+"""Whether infinities and NaN in weights and inputs reach the results that depend on them."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _Given = tuple[list[Any], dict[str, Tensor]]
 
 
 def check_infinite_values(pair: Pair) -> list[Check]:
-    """Whether a number that is infinite or none, of the weights or the inputs, reaches all results that it must reach.
+    """Whether an infinity or NaN, in the weights or the inputs, reaches all results that it must reach.
 
-    It must where `Model` gives no finite number, whichever of the two it is, in float64 as well, since PyTorch may
-    spread it, and where there are more of them, which may be the largest numbers somewhere. A candidate may spread it,
-    too, to any result: nobody takes that for one.
+    It must reach a result that is not finite in all of these runs of `Model`: with the infinity; with NaN in its place;
+    in float64, since PyTorch's kernels may spread it; and with more of them, which may be the largest numbers there.
+    A candidate may spread it to further results: nobody takes infinities and NaN for results.
     """
     seed = IN_EVALUATION
     inputs, state = pair.small
@@ -49,14 +49,14 @@ def check_infinite_values(pair: Pair) -> list[Check]:
                 others = list(_others(pair, inputs, state, place, value))
                 alike = (same_outputs(each.outputs["output"], plain.outputs["output"], dtypes=False) for each in others)
                 if not all(each.passed for each in alike):
-                    continue  # which shape a result has hangs on the values
+                    continue  # the shape of a result depends on values
                 check = got if isinstance(got, Check) else _reached_by(got, words, [plain, *others])
             checks.append(check)
     return [each for each in checks if not each.passed] or [Check(NAME, True)]
 
 
 def _others(pair: Pair, inputs: list[Any], state: dict[str, Tensor], place: str, value: float) -> Iterator[Outcome]:
-    """Further runs of `Model`, each of which may show that a result need not be reached."""
+    """Further runs of `Model`. Each may show that a result need not be reached."""
     with_nan = _with(inputs, state, place, math.nan)
     if not math.isnan(value):
         yield pair.plain(*with_nan, IN_EVALUATION, False)
@@ -67,11 +67,11 @@ def _others(pair: Pair, inputs: list[Any], state: dict[str, Tensor], place: str,
 
 
 def _places(inputs: list[Any], state: dict[str, Tensor], all_places: bool) -> Iterator[tuple[str, float]]:
-    """The first and the last weight of three axes or more, as convolutions have, and an input; and what one number of
-    each becomes.
+    """Places and the values that one number there gets: the first and the last weight of three axes or more, as
+    convolutions have, and an input.
 
     Args:
-        all_places: else an infinite weight alone, and the input.
+        all_places: whether to give all of them; else an infinite weight and the input.
     """
     names = [name for name, each in state.items() if each.is_floating_point() and each.dim() > 2 and each.numel()]
     for name in names[:1]:
@@ -103,7 +103,7 @@ def _replaced(inputs: list[Any], state: dict[str, Tensor], place: str, changed: 
 
 
 def _spread(inputs: list[Any], state: dict[str, Tensor], place: str) -> _Given:
-    """With NaN in all of a weight's kernel, or of an input's channel."""
+    """Inputs and state with NaN in a whole kernel of a weight, or in a whole channel of an input."""
 
     def changed(tensor: Tensor) -> Tensor:
         tensor = tensor.clone()
@@ -114,9 +114,9 @@ def _spread(inputs: list[Any], state: dict[str, Tensor], place: str) -> _Given:
 
 
 def _reached(outcomes: Sequence[Outcome]) -> dict[str, Tensor]:
-    """By the paths of `Model`'s floating-point outputs, where the number must reach them: where all give none.
+    """Masks by the paths of `Model`'s floating-point outputs: True where no run of `Model` gives a finite number.
 
-    Infinity times zero is not a number, and a comparison makes a number of that; so NaN has been in its place as well.
+    Infinity times zero is NaN, and a comparison with NaN gives a number. So runs with NaN in its place are among them.
     """
     first, *others = (dict(tensors(outcome.outputs["output"])) for outcome in outcomes)
     found = {
@@ -128,7 +128,7 @@ def _reached(outcomes: Sequence[Outcome]) -> dict[str, Tensor]:
 
 
 def _given(calls: Calls, given: _Given, seed: int, words: str, expected: Any) -> Any:
-    """The candidate's outputs; a check where it raises, or gives another form."""
+    """The candidate's outputs; a check if it raises or gives another form."""
     size = largest_bytes(expected)
     try:
         got = calls.run(*given, seed=seed, on=HOST, output_bytes=size, training=False).outputs["output"]
@@ -141,7 +141,7 @@ def _given(calls: Calls, given: _Given, seed: int, words: str, expected: Any) ->
 
 
 def _reached_by(got: Any, words: str, model: Sequence[Outcome]) -> Check:
-    """Whether the number is seen in all results that it must reach, as runs of `Model` tell, the one beside first."""
+    """Whether the value reached all results that it must reach by the runs of `Model`, the matching run first."""
     reached, theirs = _reached(model), dict(tensors(model[0].outputs["output"]))
     for path, tensor in tensors(got):
         if path not in reached:
@@ -155,7 +155,7 @@ def _reached_by(got: Any, words: str, model: Sequence[Outcome]) -> Check:
 
 
 def _without_numbers(value: Any) -> Any:
-    """The tree with zeros for numbers that are no tensors: they may follow from results."""
+    """The tree with zeros for Python numbers, which may be computed from results."""
     if isinstance(value, (list, tuple)):
         return type(value)(map(_without_numbers, value))
     if isinstance(value, dict):

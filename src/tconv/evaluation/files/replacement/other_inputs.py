@@ -1,4 +1,4 @@
-"""Inputs that a model file does not give: laid out otherwise, of other sizes, far larger and far smaller."""
+"""Inputs that a model file does not give: in other layouts and sizes, with far larger and far smaller values."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from tconv.sandbox.exchange import largest_bytes
 from tconv.sandbox.model_file import ModelFileError
 
 NAME = "other inputs"
-#: The powers of two of inputs that are far larger and far smaller, where their type has them.
+#: The powers of two of far larger and far smaller inputs, if their type has them.
 _EXPONENT = 10
 #: Beyond float16's exponents, well inside those of float32.
 _FAR_EXPONENT = 24
-#: A result that is nearer than this to `Model`'s, sample by sample, comes from the same values.
+#: A result within this distance of `Model`'s, sample by sample, is right.
 _NEAR = TF32_OPERANDS
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 #: Kinds of inputs.
@@ -43,11 +43,11 @@ class _Kind(NamedTuple):
     """A kind of inputs.
 
     Args:
-        words: what it is called.
-        tried: one after the other, until `Model` takes one.
-        options: of `Subject.forward`, for both sides.
-        loads: the state is loaded before the call; else a candidate keeps the one that it has, where it is that.
-        parts: kinds that this one has all of. They are tried one by one where it fails, and where `Model` takes it not.
+        words: its name in reports.
+        tried: inputs to try in turn, until `Model` takes some.
+        options: options of `Subject.forward` for both sides.
+        loads: whether the state is loaded before the call. Else a candidate that has this state keeps it.
+        parts: the kinds that this one combines. They are tried one by one if it fails, or if `Model` rejects it.
     """
 
     words: str
@@ -58,9 +58,9 @@ class _Kind(NamedTuple):
 
 
 def check_other_inputs(pair: Pair) -> list[Check]:
-    """Whether a candidate gives `Model`'s results for such inputs, in evaluation, where `Model` gives any.
+    """Whether a candidate gives `Model`'s results for such inputs in evaluation, if `Model` gives any.
 
-    An error of the candidate's is reported, and no fault: nobody takes it for a result.
+    An error that the candidate raises is reported, but is no fault: nobody takes it for a result.
     """
     small, state = pair.small
     kinds = _kinds(small, pair.emulated) if pair.looks_at(EACH_KIND) else _together(small)
@@ -69,7 +69,7 @@ def check_other_inputs(pair: Pair) -> list[Check]:
 
 
 def _tried(pair: Pair, kind: _Kind, state: dict[str, Tensor]) -> list[Check]:
-    """What is wrong with one kind of inputs, of its parts where it has some: those are named."""
+    """The checks of one kind of inputs. If it combines parts and fails, the checks of the parts."""
     found: list[Check] = []
     for inputs in kind.tried:
         try:
@@ -116,7 +116,7 @@ def _one(pair: Pair, kind: _Kind, inputs: list[Any], state: dict[str, Tensor]) -
 
 
 def _together(inputs: list[Any]) -> Iterator[_Kind]:
-    """Few kinds, each of which has several of `_kinds` in one call."""
+    """A few kinds, each of which combines several of `_kinds` in one call."""
     apart = {kind.words: kind for kind in _kinds(inputs, emulated=False)}
     size, one, reverse = (apart.get(words) for words in (_SIZE, _ONE, _REVERSED))
     at_offset = _Kind("inputs at an offset in their memory", [_each(inputs, shifted_storage)])
@@ -156,7 +156,7 @@ def _scaled_samples(inputs: list[Any]) -> _Kind:
 
 
 def _times(value: Tensor, factor: float) -> Tensor:
-    """In the type's own range: float16 has neither of the outer ones."""
+    """The tensor times a factor, within its type's range: float16 has neither of the outer factors."""
     if not value.is_floating_point():
         return value
     return value * factor if value.dtype != torch.float16 or abs(math.log2(factor or 1)) <= _EXPONENT else value
@@ -187,7 +187,7 @@ def _kinds(inputs: list[Any], emulated: bool) -> Iterator[_Kind]:
     if one is not None:
         first = _each(inputs, lambda tensor: tensor[:1].expand_as(tensor).contiguous(), 1)
         yield _Kind(_EXPANDED, [first], {"expanded": True})
-    # The smaller ones lie where the larger ones lay, and no state is loaded in between: an address is no name.
+    # The smaller inputs lie at the addresses of the larger ones, with no load between: this finds caches by address.
     larger = _each(inputs, lambda tensor: tensor * 2.0**_EXPONENT)
     yield _Kind(f"inputs times 2^{_EXPONENT}", [larger], {"replaced": True})
     smaller = _each(inputs, lambda tensor: tensor * 2.0**-_EXPONENT)
@@ -195,9 +195,9 @@ def _kinds(inputs: list[Any], emulated: bool) -> Iterator[_Kind]:
 
 
 def first_sample_twice(inputs: list[Any]) -> list[Any] | None:
-    """The inputs with one sample more, like the first: indices occur twice, beside equal values. None if none is apart.
+    """The inputs with a second copy of the first sample, so that indices occur twice, with equal values; or None.
 
-    What is summed up by index shall sum both; of what is written by index neither order nor place matters.
+    Sums by index must add both. For writes by index, order and place make no difference.
     """
     first = some_samples(inputs, slice(1))
     if first is None:
@@ -206,7 +206,7 @@ def first_sample_twice(inputs: list[Any]) -> list[Any] | None:
 
 
 def _each(inputs: list[Any], change: Callable[[Tensor], Tensor], dims: int = 0) -> list[Any]:
-    """The inputs with all floating-point tensors of so many axes or more changed."""
+    """The inputs with all floating-point tensors of at least `dims` axes changed."""
     return [
         change(value) if isinstance(value, Tensor) and value.is_floating_point() and value.dim() >= dims else value
         for value in inputs
@@ -227,7 +227,8 @@ def _half_as_wide(tensor: Tensor) -> Tensor:
 
 
 def _other(value: Any) -> tuple[Any, bool]:
-    """Integers and masks in other places, one of them another where all are equal; half of a number. And whether so."""
+    """Integers and masks at other places, or one of them changed if all are equal; half of a number. Also whether the
+    value changed."""
     if isinstance(value, float):
         return value / 2, value != 0
     if not isinstance(value, Tensor) or not value.numel() or value.is_complex():
@@ -256,5 +257,5 @@ def _in_format(value: Any, dims: int) -> Any:
 
 
 def _plainly_laid_out(value: Any) -> Any:
-    """Which memory format a result has is asked where the model file's own inputs are judged."""
+    """The tree with contiguous tensors: only the model file's own inputs decide about memory formats of results."""
     return mapped(value, Tensor.contiguous)

@@ -1,4 +1,4 @@
-"""One call in training with gradients, and the next in evaluation, behind an optimizer's step."""
+"""One call in training with gradients, and the next one in evaluation, after an optimizer's step."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tconv.evaluation.verdict import Check
 
 
 def check_one_training(pair: Pair, training: bool) -> list[Check]:
-    """Whether outputs, buffers and gradients are right, in a state that is not as built, and what follows them.
+    """Whether outputs, buffers and gradients are right, with random weights, and results after an optimizer's step.
 
     Args:
-        training: a candidate without gradients fails.
+        training: whether a candidate without gradients fails.
     """
     state = randomised(pair.built(IN_TRAINING), IN_TRAINING)
     inputs = pair.small_inputs(IN_TRAINING)

@@ -22,7 +22,7 @@ class Comparisons:
 
     Args:
         device: where pieces are compared.
-        case: gives what the errors allowed depend on.
+        case: the case, on which the allowed errors depend.
     """
 
     def __init__(self, case: Case, device: torch.device) -> None:
@@ -31,12 +31,12 @@ class Comparisons:
         self._in_float64 = True
 
     def add(self, got: Any, pytorch: Any, exact: Any, rounded: Any, ties: NearTies | None = None) -> None:
-        """Count in one draw: a candidate's outputs and `Model`'s, these in float64 and on rounded operands or None.
+        """Add one draw: the candidate's outputs, `Model`'s, and `Model`'s in float64 and on rounded operands, or None.
 
-        Those are left out that have other shapes, as where a number of points hangs on rounding.
+        Outputs whose shapes differ are left out: a number of points, for example, may depend on rounding.
 
         Args:
-            ties: of this draw.
+            ties: the near ties of this draw.
         """
         exact, rounded = (value if shapes(value) == shapes(pytorch) else None for value in (exact, rounded))
         self._in_float64 = self._in_float64 and exact is not None
@@ -52,7 +52,7 @@ class Comparisons:
             comparison.add(Results(tensor, others[0][path], others[1].get(path), others[2].get(path)), settled)
 
     def checks(self, mode: str = "") -> list[Check]:
-        """The rules for whole models on every output; in a `mode` on every buffer, too."""
+        """The rules for whole models on every output; with a `mode`, on every buffer, too."""
         checks = []
         for path, comparison in self._outputs.items():
             output = path.removeprefix("['output']") if mode else path
@@ -65,5 +65,5 @@ class Comparisons:
 
 
 def shapes(outputs: Any) -> dict[str, torch.Size]:
-    """Of each tensor among a model's outputs, by its path."""
+    """The shape of each tensor among a model's outputs, by its path."""
     return {path: tensor.shape for path, tensor in tensors(outputs)}

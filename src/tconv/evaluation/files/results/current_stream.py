@@ -1,4 +1,4 @@
-"""Calls on another stream than CUDA's default one: whether a candidate waits for what stands before it there."""
+"""Calls on a side stream of CUDA: whether a candidate waits for earlier work on the current stream."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tconv.evaluation.verdict import DEFAULT_STREAM_ONLY, Check, Verdict
 
 
 def check_on_both(pair: Pair, check: Callable[[bool], list[Check]]) -> list[Check]:
-    """Checks of which, on a GPU, one call is made on a side stream; where that fails, they are made without it.
+    """The checks with one call on a side stream, on a GPU. If they fail, they are repeated without that stream.
 
     Args:
-        check: told whether that call is made so.
+        check: makes the checks; its argument says whether to use the side stream.
     """
     if pair.device.type != "cuda":
         return check(False)

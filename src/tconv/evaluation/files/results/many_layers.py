@@ -33,7 +33,7 @@ def _as_built(pair: Pair, aside: bool) -> list[Check]:
     """The same.
 
     Args:
-        aside: a call is made on a side stream: the second, at the strict level one more.
+        aside: a call runs on a side stream: the second; at the strict level, one more.
     """
     comparisons = pair.comparisons()
     form = again = Check("", None)
@@ -68,14 +68,14 @@ def _as_built(pair: Pair, aside: bool) -> list[Check]:
 
 
 def _called_again(pair: Pair, inputs: list[Any], state: dict[str, Tensor], outputs: Any) -> bool:
-    """Whether `Model` gives the same bits when it is called once more.
+    """Whether `Model` gives the same bits in another call.
 
     Raises:
-        ModelFileError: it gives something else, which nothing can be compared with.
+        ModelFileError: the results differ by more than rounding, so nothing can be compared with them.
     """
     try:
         again = pair.plain(inputs, state, SEED).outputs
-    except ModelFileError:  # the first call may have made layers, which the state has not
+    except ModelFileError:  # the first call may have made layers, which the state lacks
         return True
     if same_outputs(again, outputs).passed:
         if _same_bits(again, outputs).passed:
@@ -88,9 +88,9 @@ def _called_again(pair: Pair, inputs: list[Any], state: dict[str, Tensor], outpu
 
 
 def check_in_modes(pair: Pair) -> list[Check]:
-    """The rules in evaluation and in training, each in a state that is not as built; buffers count as outputs.
+    """The rules in evaluation and in training, each with random weights. Buffers count as outputs.
 
-    Another training call follows in the state that the first one leaves, of fewer samples where `Model` takes them.
+    A second training call follows in the state that the first one leaves, with fewer samples if `Model` takes them.
     """
     return [*check_in_evaluation(pair), *_in_training(pair)]
 
@@ -105,7 +105,7 @@ def check_in_evaluation(pair: Pair) -> list[Check]:
 
 
 def check_in_training(pair: Pair, inputs: list[Any], state: dict[str, Tensor]) -> tuple[list[Check], dict[str, Tensor]]:
-    """The rules on one call in training, without gradients, and `Model`'s buffers behind it."""
+    """The rules on one call in training, without gradients, and `Model`'s buffers after it."""
     seed, mode = IN_TRAINING, "in training"
     try:
         return _in_mode(pair, seed, inputs, state, mode, True)
@@ -129,7 +129,7 @@ def _in_training(pair: Pair) -> list[Check]:
 def _in_mode(
     pair: Pair, seed: int, inputs: list[Any], state: dict[str, Tensor], mode: str, training: bool
 ) -> tuple[list[Check], dict[str, Tensor]]:
-    """The rules on one call in a mode, and `Model`'s buffers behind it."""
+    """The rules on one call in a mode, and `Model`'s buffers after it."""
     plain = pair.plain(inputs, state, seed, training)
     pair.calls.beside(plain)
     size = largest_bytes(plain.outputs)

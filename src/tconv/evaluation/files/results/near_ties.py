@@ -1,7 +1,7 @@
-"""Results that hang on rounding: which of two almost equal numbers is the larger, on which side of a step one lies.
+"""Results that depend on rounding: the larger of two almost equal numbers, or the side of a step.
 
-An index of a maximum, a mask, a number of points: `Model` itself gives another one as soon as its operands move by what
-rounding moves them. Where a candidate's result is one that `Model` gives so, it is right.
+Examples are the index of a maximum, a mask, or a number of points. `Model` itself gives another one if operands move by
+about a rounding. A candidate's result is right if one of these runs of `Model` gives it.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from tconv.evaluation.files.results.output_rules import same_outputs
 from tconv.evaluation.verdict import Check
 from tconv.sandbox.exchange import tensor_bytes, tensors
 
-#: Operands are moved by so many times what they are rounded by: of what a candidate's own rounding may tip over, hardly
-#: anything stays as it is in all of so many draws.
+#: Operands are moved by this many times their rounding, in this many draws. Hardly any result that a candidate's
+#: rounding can change stays the same in all of these draws.
 SCALE, _DRAWS = 4.0, 12
-#: Where more than this share of an output is apart, it is looked at in so many draws alone.
+#: If more than this share of an output differs, only this many draws are made.
 _FEW, _FIRST_DRAWS = 0.05, 3
-#: Larger results are not run again and again.
+#: Models with larger results do not run again.
 _MOST_BYTES = 128 * 2**20
 _HANGS = "not checked: it hangs on rounding, Model's own changes as its operands move by that"
 
-#: The outputs of `Model` with operands that are moved as the draw of that number does; None where it cannot run so.
+#: Gives `Model`'s outputs with operands moved by the draw of this number; None if it cannot run like that.
 Moved = Callable[[int], Any]
 
 
 class NearTies:
-    """Of one call of `Model`.
+    """The near ties of one call of `Model`.
 
     Args:
-        moved: runs it once more; asked only where something is apart.
+        moved: runs `Model` once more. It is called only if some result differs.
     """
 
     def __init__(self, moved: Moved) -> None:
@@ -44,7 +44,7 @@ class NearTies:
         self._too_large = False
 
     def of(self, part: str) -> NearTies:
-        """The same of a part of the results."""
+        """The near ties of a part of the results."""
 
         def moved(number: int) -> Any:
             found = self._run(number)
@@ -55,12 +55,12 @@ class NearTies:
     def settled(
         self, path: str, got: Tensor, expected: Tensor, others: Sequence[Tensor], allowed: Tensor, first: int
     ) -> Tensor:
-        """Some rows of an output, with the expected number in the place of each that is a tie.
+        """The candidate's rows of an output, with the expected number at each near tie.
 
         Args:
-            path: of the output.
-            got, expected, others: the candidate's rows, the true ones, and further ones of `Model`, in float64.
-            allowed: how far from the true ones they may be anyway; 0 for what are no floating-point numbers.
+            path: the path of the output.
+            got, expected, others: rows of the candidate, true rows, and further rows of `Model`, in float64.
+            allowed: the distance from the true rows that is no tie; 0 for types without fractions.
             first: the number of the first row.
         """
         apart = (got - expected).abs() > allowed
@@ -81,7 +81,7 @@ class NearTies:
         return settled
 
     def _seen(self, path: str, got: Tensor, apart: Tensor, first: int, draws: int) -> Iterator[Tensor]:
-        """What each of the draws gives for some elements of these rows, as far as it gives them."""
+        """The values of some elements of these rows in each draw that has them."""
         for number in range(draws):
             run = self._run(number)
             found = None if run is None else dict(tensors(run)).get(path)
@@ -92,7 +92,7 @@ class NearTies:
                     yield rows.to(got.device, torch.float64)[apart]
 
     def form(self, form: Check, expected: Any) -> Check:
-        """A check of the form of what was returned; not made where `Model`'s own form hangs on rounding."""
+        """The check of the form of outputs. It counts as not made if `Model`'s own form depends on rounding."""
         if form.passed:
             return form
         for number in range(_DRAWS):
@@ -112,5 +112,5 @@ class NearTies:
 
 
 def hangs_on_rounding(check: Check) -> bool:
-    """Whether a check was not made for that."""
+    """Whether a check was not made because the result depends on rounding."""
     return check.passed is None and check.reason.startswith(_HANGS)

@@ -23,22 +23,22 @@ from tconv.evaluation.tolerance import Tolerance
 from tconv.evaluation.verdict import Check, Verdict
 from tconv.problem import TF32, Precision, Problem
 
-#: At the strict level, and at the default one, where the file's own inputs are the first.
+#: The number of draws at the strict level, and at the default one, whose first draw is the file's own inputs.
 _DRAWS, _FEW_DRAWS = 5, 2
-#: Samples of the awkward inputs, each of which passes through files.
+#: Samples of each awkward input; few, as inputs pass through files.
 _AWKWARD_BATCH = 2
 _OWN_INPUTS = "own inputs"
 
 
 def layer_alone(case: Case, state: dict[str, Tensor]) -> OneLayer | None:
-    """The one layer that the model is, where the judge can compute it from its state."""
-    # A layer that forward makes has no weights to draw before it ran.
+    """The single layer of a model that has no more, if the judge can compute it from the model's state."""
+    # A layer that forward constructs has no weights before the first call.
     layer = case.traced.layer
     return layer if layer is not None and layer.weight in state else None
 
 
 def check_one_layer(pair: Pair, layer: OneLayer, state: dict[str, Tensor]) -> list[Check]:
-    """The rules of `check_layer`, and rule 2 on the model file's own inputs and first weights, which `state` has."""
+    """The rules of `check_layer`, and rule 2 on the model file's own inputs and its first weights, in `state`."""
     return check_on_both(pair, partial(_check_one_layer, pair, layer, state))
 
 
@@ -46,7 +46,7 @@ def _check_one_layer(pair: Pair, layer: OneLayer, state: dict[str, Tensor], asid
     """The same.
 
     Args:
-        aside: a call is made on a side stream: the second, at the strict level one more.
+        aside: a call runs on a side stream: the second; at the strict level, one more.
     """
     case, problem, strict = pair.case, layer.problem, pair.looks_at(EACH_AWKWARD)
     full = case.full.layer or layer
@@ -58,7 +58,7 @@ def _check_one_layer(pair: Pair, layer: OneLayer, state: dict[str, Tensor], asid
         if layer.bias is not None and bias is not None:
             given[layer.bias] = bias
         output_bytes = x.shape[0] * math.prod(problem.output_shape[1:]) * problem.layer.item_bytes
-        # Another seed each time: one layer has nothing random in it.
+        # Each call has another seed: a single layer draws no random numbers.
         seed = next(seeds)
         there = there or (aside and not strict and seed == SEED + 1)
         return pair.calls.forward([x], given, seed=seed, output_bytes=output_bytes, aside=there)
@@ -79,19 +79,19 @@ def _check_one_layer(pair: Pair, layer: OneLayer, state: dict[str, Tensor], asid
         reach="phases",
     )
     if not strict or further_draws(problem).batch < problem.batch:
-        # They are the first draw: each run of large ones takes seconds.
+        # The own inputs are the first draw, as each run of large inputs takes seconds.
         checks = judged(first=own).checks
     else:
         on_own = _own_inputs(call, own, problem, precision)
         checks = (on_own, *judged().checks) if on_own.name == _OWN_INPUTS else (on_own,)
     if strict and aside and Verdict(checks).equal:
-        # Not the first call of all: that may take longer than the stream sleeps.
+        # Not in the first call of all, which may take longer than the stream sleeps.
         checks = (*checks, _own_inputs(partial(call, there=True), own, problem, precision))
     return [check for check in checks if check.name != "inputs unchanged"]  # of all calls together
 
 
 def _own_inputs(call: Candidate, own: Operands, problem: Problem, precision: Precision) -> Check:
-    """Rule 2 on the model file's own inputs and first weights, or rule 1 where it is not kept there."""
+    """Rule 2 on the model file's own inputs and first weights; rule 1 if the result breaks that."""
     got = call(*own)
     with arithmetic(precision):
         expected = conv_transpose(*own, problem)

@@ -1,7 +1,7 @@
-"""The parts of an output: its channels, its samples, and its elements of like size. Each is compared by itself.
+"""Compares the parts of an output one by one: its channels, its samples, and its elements of similar size.
 
-A norm over all of an output sees its largest elements: a channel that is far smaller than others may be wrong, and one
-element that is far larger hides the rest.
+A norm over a whole output sees little but the largest elements. It misses errors in a channel that is far smaller than
+others, and one huge element hides the rest.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from functools import partial
 import torch
 from torch import Tensor
 
-#: Of fewer elements a part is left to the rules for all of the output.
+#: A part of fewer elements is left to the rules for the whole output.
 _FEWEST = 64
-#: A part's error is what this share of its elements does not exceed: behind a threshold, some may be anywhere.
+#: The error of a part is the one that this share of its elements does not exceed: a threshold may move a few far.
 _SHARE = 0.9
-#: How many times as large as what it is measured by a part's error may be.
+#: The error of a part may be this many times the errors of PyTorch, of rounded operands and of the output's rounding.
 _SLACK = 4.0
-#: Elements are of like size within so many powers of two.
+#: Elements within this many powers of two are of similar size.
 _POWERS = 8
 
 
 @dataclass(frozen=True)
 class Part:
-    """A part of an output, and how far it is from float64.
+    """A part of an output, with its error from float64.
 
     Args:
-        name: a clause such as ``channel 3``.
+        name: words such as ``channel 3``.
         got: the candidate's error.
-        allowed: what PyTorch's error, that of rounded operands and the output's rounding allow.
-        size: of an element of the output, whatever few are far larger.
+        allowed: the error that PyTorch's error, rounded operands and the output's rounding allow.
+        size: the size of a typical element, which a few huge ones hardly change.
     """
 
     name: str
@@ -42,12 +42,12 @@ class Part:
 
 
 def further_out(got: Tensor, exact: Tensor, others: Sequence[Tensor], rounding: Tensor, first: int) -> list[Part]:
-    """The parts of some rows whose errors are larger than what is allowed, all in float64.
+    """The parts of some rows whose errors exceed the allowed ones. All tensors are in float64.
 
     Args:
         got, exact: (N, C, ...), or with fewer axes.
         others: results of the same shape whose errors are allowed.
-        rounding: what the output's rounding may change.
+        rounding: the largest change by the output's rounding.
         first: the number of the first row.
     """
     if exact.numel() < _FEWEST:
@@ -63,7 +63,7 @@ def further_out(got: Tensor, exact: Tensor, others: Sequence[Tensor], rounding: 
 
 
 def _parts(exact: Tensor, first: int) -> Iterator[tuple[_Names, Callable[[Tensor], Tensor]]]:
-    """What parts are called, and how a tensor is taken apart: (parts, elements)."""
+    """The names of parts, and a function that splits a tensor into (parts, elements)."""
     for axis, kind, begin in ((0, "sample", first), (1, "channel", 0)):
         if exact.dim() > axis + 1 and exact.shape[axis] and exact.numel() // exact.shape[axis] >= _FEWEST:
             yield _Names(kind, begin), partial(_along, axis)
@@ -98,7 +98,7 @@ class _Names:
 
 
 def _quantile(of_parts: Tensor) -> Tensor:
-    """Of (parts, elements)."""
+    """The error of each part, from (parts, elements)."""
     place = max(1, math.ceil(_SHARE * of_parts.shape[1]))
     if of_parts.is_cuda:  # which leaves a part to one multiprocessor, unless it sorts
         return of_parts.sort(1).values[:, place - 1]

@@ -1,7 +1,6 @@
-"""The rules for models of more than one layer: outputs beside float64 and beside PyTorch's own.
+"""The rules for models of several layers: outputs are compared with float64 and with PyTorch's outputs.
 
-An element of such an output has no sum of magnitudes to bound its error by; what PyTorch's own arithmetic makes of
-the model takes that place.
+No sum of magnitudes bounds the error of an element of such an output. PyTorch's own error takes its place.
 """
 
 from __future__ import annotations
@@ -21,27 +20,27 @@ from tconv.evaluation.verdict import Check
 from tconv.problem import DTYPE_OF, Precision
 from tconv.sandbox.own_classes import Record
 
-#: An element may be this many times as far from float64 as the worst element of what it is measured by.
+#: An element may be this many times as far from float64 as the worst element of PyTorch or of rounded operands.
 _WORST_ELEMENTS = 2.0
-#: Standard deviations by which the pooled error of few elements may be larger than another one of the same size.
+#: Standard deviations by which chance may raise the pooled error of few elements.
 _CHANCE = 4.0
 #: Elements that are compared at once.
 _PIECE = 2**22
-#: A pooled error of PyTorch's own from which on it says nothing.
+#: From this pooled error on, PyTorch's result says nothing.
 _NOISE = 1e-2
-#: What summation may add to an error of a part, in units of sqrt(products) times epsilon, of an element's size.
+#: Error that summation may add to a part, in units of sqrt(products) times epsilon times an element's size.
 _PART_SUMMATION = 4.0
-#: A candidate whose pooled error is more than this many times PyTorch's runs a coarser arithmetic.
+#: A candidate with more than this many times PyTorch's pooled error runs a coarser arithmetic.
 _COARSER = 2.0
 
 
 @dataclass(frozen=True)
 class Results:
-    """One output of one draw: the candidate's, PyTorch's, and what is known of the true one.
+    """One output of one draw: the candidate's, PyTorch's, and the true one as far as it is known.
 
     Args:
-        exact: the model in float64; None where it does not run in float64.
-        rounded: the model with transposed convolutions on operands rounded to TF32; None where that is not allowed.
+        exact: the model's in float64; None if the model cannot run in float64.
+        rounded: the model's with operands of transposed convolutions rounded to TF32; None if TF32 is not allowed.
     """
 
     got: Tensor
@@ -50,7 +49,7 @@ class Results:
     rounded: Tensor | None
 
     def pieces(self, device: torch.device) -> Iterator[_Piece]:
-        """All of it a few rows of the first axis at a time, in float64 on that device."""
+        """The output in pieces of a few rows of the first axis, in float64 on this device."""
         exact = self.pytorch if self.exact is None else self.exact
         rounded = exact if self.rounded is None else self.rounded
         parts = (_rows(tensor, device) for tensor in (self.got, self.pytorch, exact, rounded))
@@ -60,7 +59,7 @@ class Results:
 
 @dataclass(frozen=True)
 class _Piece:
-    """Some rows of `Results`, beginning with the row `first`; PyTorch's where there is no float64, and so on."""
+    """Some rows of `Results`, from the row `first` on. Where a result is missing, PyTorch's stands for it."""
 
     first: int
     got: Tensor
@@ -70,23 +69,23 @@ class _Piece:
 
 
 def _same(piece: _Piece) -> Tensor:
-    """Where the candidate's is the infinity or NaN that PyTorch's is."""
+    """True where the candidate has the same infinity as PyTorch, or NaN as PyTorch."""
     both_nan = piece.got.isnan() & piece.pytorch.isnan()
     return ~piece.pytorch.isfinite() & ((piece.got == piece.pytorch) | both_nan)
 
 
 def _is_number(piece: _Piece) -> Tensor:
-    """Where the candidate's is a number, and there is one to compare it with: also where PyTorch's type has ended."""
+    """True where the candidate and the true result are finite, also where PyTorch's type overflowed."""
     return piece.got.isfinite() & (piece.pytorch.isfinite() | piece.exact.isfinite())
 
 
 def _otherwise_not_finite(piece: _Piece) -> Tensor:
-    """Where the candidate's is an infinity or NaN that PyTorch's is not, or no such where PyTorch's is."""
+    """True where the candidate and PyTorch differ in an infinity or NaN."""
     return ~(_same(piece) | _is_number(piece))
 
 
 def _measurable(piece: _Piece) -> _Piece:
-    """The piece as numbers: where there are none, nothing is apart."""
+    """The piece with equal numbers at all places that cannot be compared as numbers."""
     numbers = _is_number(piece)
     exact = torch.where(piece.exact.isfinite(), piece.exact, piece.pytorch)
     pytorch = torch.where(piece.pytorch.isfinite(), piece.pytorch, exact)
@@ -96,7 +95,7 @@ def _measurable(piece: _Piece) -> _Piece:
 
 
 def _rows(tensor: Tensor, device: torch.device) -> Iterator[tuple[int, Tensor]]:
-    """So many rows of the first axis at a time as make a piece, in float64, each with the number of its first."""
+    """Pieces of some rows of the first axis in float64, each with the number of its first row."""
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor)
     if tensor.dim() == 0:
@@ -108,25 +107,25 @@ def _rows(tensor: Tensor, device: torch.device) -> Iterator[tuple[int, Tensor]]:
 
 
 def distance(one: Tensor, other: Tensor) -> float:
-    """The relative distance from `other`, pooled over all elements; 0 of empty tensors, NaN where an element is NaN."""
+    """The relative distance from `other`, pooled over all elements; 0 for empty tensors, NaN if an element is NaN."""
     apart = size = 0.0
     for (_, ours), (_, theirs) in zip(_rows(one, one.device), _rows(other, one.device), strict=True):
         apart, size = apart + square(ours - theirs), size + square(theirs)
     return math.sqrt(apart / size) if size else math.sqrt(apart)
 
 
-#: Of some rows of an output the candidate's, the true ones, others of `Model`, what is allowed, and the number of the
-#: first: gives the candidate's, with the true numbers where those hang on rounding.
+#: Called with rows of the candidate, true rows, further rows of `Model`, the allowed distance and the first row's
+#: number. Gives the candidate's rows, with true numbers where the result depends on rounding.
 Settled = Callable[[Tensor, Tensor, Sequence[Tensor], Tensor, int], Tensor]
 
 
 @dataclass
 class OutputComparison:
-    """One output of a model, added up over draws. The squares are sums of squared differences from float64.
+    """The errors of one output of a model, added up over draws: sums of squared differences from float64.
 
     Args:
-        device: where pieces of the outputs are compared.
-        in_parts: each part by itself as well.
+        device: the device that compares pieces.
+        in_parts: whether each part is compared by itself, too.
     """
 
     dtype: torch.dtype
@@ -145,10 +144,10 @@ class OutputComparison:
     not_finite_values: tuple[float, float] = (0.0, 0.0)
 
     def add(self, results: Results, settled: Settled | None = None) -> None:
-        """Count in one draw; all tensors have the same shape.
+        """Add one draw. All tensors have the same shape.
 
         Args:
-            settled: takes the candidate's rows for the true ones where they hang on rounding.
+            settled: puts true numbers into the candidate's rows where they depend on rounding.
         """
         total = theirs = coarsest = 0.0
         self.elements += results.got.numel()
@@ -157,7 +156,7 @@ class OutputComparison:
             theirs = max(theirs, _WORST_ELEMENTS * _largest(piece.pytorch - piece.exact))
             coarsest = max(coarsest, _WORST_ELEMENTS * _largest(piece.rounded - piece.exact))
         size = math.sqrt(total / max(1, results.got.numel()))
-        # Without float64 to tell TF32 from what is wrong, its leave counts beside PyTorch as well.
+        # Without float64, TF32 cannot be told from an error: its allowance then holds against PyTorch's result, too.
         beside = theirs if results.exact is not None else coarsest
         for piece in results.pieces(self.device):
             self._find_not_finite(piece)
@@ -193,21 +192,21 @@ class OutputComparison:
 
     @property
     def close(self) -> float:
-        """Relative and absolute tolerance for outputs of this dtype."""
+        """Relative and absolute tolerance of outputs of this dtype."""
         return CLOSE[_precision_of(self.dtype)]
 
     @property
     def coarser(self) -> bool:
-        """Whether the candidate used the leave to run TF32 where PyTorch, on this device, did not."""
+        """Whether the candidate ran TF32, as it may, where PyTorch did not on this device."""
         return self.rounded > 0 and self.candidate > _COARSER**2 * self.pytorch
 
     @property
     def is_noise(self) -> bool:
-        """Whether PyTorch's own is hardly more than the rounding of what cancels out."""
+        """Whether PyTorch's result is hardly more than the rounding error of terms that cancel."""
         return self._relative(self.pytorch) > _NOISE
 
     def checks(self, where: str, products: int, in_float64: bool) -> list[Check]:
-        """The verdict on this output; `where` names it, `products` is what one of its elements sums up."""
+        """The checks of this output. `where` names it; `products` counts the products in one element."""
         finite = self.not_finite is None
         got, theirs = self.not_finite_values
         reason = (
@@ -243,7 +242,7 @@ class OutputComparison:
 
     def _pooled(self, name: str, products: int) -> Check:
         theirs = self._relative(self.pytorch)
-        # Of few elements chance makes more: the logarithm of two such errors' ratio spreads by one over the root.
+        # Chance is larger for few elements: the log of a ratio of two such errors spreads by one over the root.
         slack = max(POOLED_SLACK, math.exp(_CHANCE / math.sqrt(max(1, self.elements))))
         allowances = {
             f"{slack:.3g} × PyTorch's": slack * theirs,
@@ -274,11 +273,11 @@ def _precision_of(dtype: torch.dtype) -> Precision:
 def same_outputs(
     got: object, expected: object, path: str = "", numbers: float = TF32_OPERANDS, dtypes: bool = True
 ) -> Check:
-    """The same containers with tensors of the same shape, dtype and memory format; what is no tensor is equal.
+    """Whether containers, shapes, dtypes and memory formats are the same, and values that are no tensors equal.
 
     Args:
-        numbers: how far floating-point ones may be apart, relatively: they may have been computed from results.
-        dtypes: without that, of tensors only their shapes are asked.
+        numbers: the allowed relative distance of Python floats, which may have been computed from results.
+        dtypes: if False, only the shapes of tensors are compared.
     """
     name = "shape, dtype, memory format"
     place = f"output{path}"

@@ -1,4 +1,7 @@
-"""Of large results a few samples beside float64, and all others beside those: float64 of all takes tens of seconds."""
+"""Compares a few samples of large results with float64, and the others by their distance from PyTorch's.
+
+Float64 for all samples would take tens of seconds.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from tconv.evaluation.files.sides.model_and_candidate import Pair
 from tconv.evaluation.verdict import Check, Verdict
 from tconv.sandbox.exchange import tensor_bytes, tensors
 
-#: Results of fewer bytes are compared as a whole, and so many bytes of larger ones.
+#: Results of fewer bytes are compared as a whole; of larger results, this many bytes.
 _LARGE_BYTES, _SOME_BYTES = 2**28, 2**28
 _FEWEST, _MOST = 2, 4
 
@@ -25,8 +28,8 @@ def check_some_in_float64(
 ) -> list[Check] | None:
     """The rules for whole models on some samples of the last call's results.
 
-    None where these are not large, where samples hang on each other, or where the rules do not hold: then all of it is
-    to be looked at.
+    None if the results are not large, if samples depend on each other, or if a rule is broken: all samples must then be
+    compared.
     """
     which = some_of(plain.outputs)
     if not which or any(name.startswith("input") for name in plain.changed):
@@ -41,7 +44,7 @@ def check_some_in_float64(
 
 
 def some_of(outputs: Any) -> tuple[int, ...]:
-    """The numbers of those samples, the first and the last among them; none where all are to be looked at."""
+    """The numbers of these samples, with the first and the last; empty if all are to be compared."""
     lengths = {len(tensor) if tensor.dim() else 0 for _, tensor in tensors(outputs)}
     size = tensor_bytes(outputs)
     batch = lengths.pop() if len(lengths) == 1 else 0

@@ -16,17 +16,17 @@ from tconv.evaluation.files.sides.inputs import SEED
 from tconv.evaluation.files.sides.model_and_candidate import Pair, Reference
 from tconv.evaluation.verdict import Check, Verdict
 
-#: In this order, each only where all before it hold.
+#: The stages in order. Each runs only if all before it pass.
 Stage = Literal["state", "as built", "in modes"]
 
 
 @dataclass
 class Results:
-    """What came of comparing.
+    """The outcome of a comparison.
 
     Args:
-        stage: the last one that was begun.
-        parts: what was found out after that.
+        stage: the last stage that began.
+        parts: the checks that `then` made after it.
     """
 
     verdict: Verdict
@@ -45,11 +45,11 @@ def check_results(
 
     Args:
         last: the stage after which nothing further is compared.
-        then: goes on in the same process, where all is equal.
-        options: of the `Pair`.
+        then: makes further checks in the same process, if all is equal.
+        options: those of the `Pair`.
 
     Raises:
-        ModelFileError: when `Model` fails. What the candidate does wrong is part of the verdict.
+        ModelFileError: `Model` fails. The candidate's faults are part of the verdict.
     """
     stage: Stage = "state"
     arguments = reference.case.arguments

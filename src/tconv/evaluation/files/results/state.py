@@ -1,4 +1,4 @@
-"""Whether `ModelNew` has the parameters and buffers of `Model`, and draws the same ones from the same seed."""
+"""Whether `ModelNew` has the parameters and buffers of `Model`, with the same values from the same seed."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tconv.evaluation.files.sides.file_process import Parameter
 from tconv.evaluation.rules import first_difference, same_values
 from tconv.evaluation.verdict import Check
 
-#: So many times as large are positive numbers of such parameters that are below one: slopes are then larger than one.
+#: Factor for positive values below one of such parameters, so that slopes get larger than one.
 _LARGER = 6
 
 
 def check_state(got: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> tuple[Check, ...]:
-    """Compare two state_dicts of modules that were built after the same seeding: layout first, then values."""
+    """Compare the state_dicts of two modules that were built from the same seed: layout first, then values."""
     layout = Check("parameters and buffers", True, f"{len(got)} of them")
     problem = _names(got, expected) or _shapes(got, expected)
     if problem:
@@ -25,7 +25,7 @@ def check_state(got: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> tu
 
 
 def check_parameters(got: Sequence[Parameter], expected: Sequence[Parameter]) -> Check:
-    """Compare the parameters, in the order in which optimizers number them, of modules with the same state_dict."""
+    """Compare parameters of modules with equal state_dicts, in the order in which optimizers number them."""
     name = "parameters are parameters"
     ours, theirs = {each.name: each for each in got}, {each.name: each for each in expected}
     problem = ""
@@ -48,14 +48,13 @@ def check_parameters(got: Sequence[Parameter], expected: Sequence[Parameter]) ->
 
 
 def randomised(state: Mapping[str, Tensor], seed: int, trained: Collection[str] = ()) -> dict[str, Tensor]:
-    """A state in which no number is as it was built; positive ones, variances among them, stay positive.
+    """A state in which all numbers differ from those as built. Positive numbers, such as variances, stay positive.
 
-    Modules are built with ones and zeros, which hide what is left out. What is infinite, or no floating-point number,
-    stays.
+    Modules are built with ones and zeros, which hide operations that are left out. Infinities, NaN and integers stay.
 
     Args:
-        trained: parameters. Those of one axis or none that are positive, as weights of norms and slopes, get numbers on
-            both sides of zero and of one.
+        trained: names of parameters. If they have at most one axis and are positive, like weights of norms or slopes,
+            they get numbers on both sides of zero and of one.
     """
     generator = torch.Generator().manual_seed(seed)
 
@@ -77,7 +76,7 @@ def randomised(state: Mapping[str, Tensor], seed: int, trained: Collection[str] 
 
 
 def halved_in_places(state: Mapping[str, Tensor], names: Sequence[str], seed: int) -> dict[str, Tensor]:
-    """The state with every other number, as drawn, of these tensors halved: the difference is as exact as they are."""
+    """The state with half of the numbers of these tensors, drawn at random, halved. The difference is exact."""
     generator = torch.Generator().manual_seed(seed)
 
     def changed(tensor: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Timing inside a worker process: one file's model alone, or by turns with that of another."""
+"""Timing inside a worker process: one file's model alone, or by turns with another file's model."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ from tconv.sandbox.model_file import Interface, LoadedModel, ModelFileError, bla
 from tconv.sandbox.own_classes import restored_for
 from tconv.sandbox.watch import Watch
 
-#: Ways in which PyTorch runs a model: as it comes, and otherwise.
+#: The ways in which PyTorch runs a model: its default, and others.
 DEFAULT, BENCHMARK, CHANNELS_LAST, COMPILED = "default", "cudnn.benchmark", "channels_last", "torch.compile"
 OTHERS = (BENCHMARK, CHANNELS_LAST)
 _SEED = 0
-#: What channels_last is, by the number of axes.
+#: The channels_last format, by the number of axes.
 _FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
-#: Of settings other than the default, whose medians are told and nothing is judged by.
+#: For settings other than the default: their medians are reported, and no verdict depends on them.
 _ROUNDS_OF_OTHERS = 4
 
 
 class Stopwatch:
-    """The target of a timing worker: one file's model, in one way after the other.
+    """The target of a timing worker: times one file's model, in one way after the other.
 
-    A way is "default" or one of `OTHERS`. cuDNN keeps the kernel that it took first for a layer, whatever is asked for
-    later: a process that ran the default has no "cudnn.benchmark". Those of `OTHERS` can follow each other.
+    A way is "default" or one of `OTHERS`. cuDNN keeps the first kernel that it chose for a layer, so a process that ran
+    the default cannot time "cudnn.benchmark". The ways of `OTHERS` can follow each other.
 
     Args:
         path: the file, run on the current CUDA device.
-        interface: by what it is used, as `Interface` has it.
-        directory, side, digests: of the exchange.
-        arguments: of the constructor, positional and by keyword.
-        inputs: of a call.
+        interface: the names that the file is used by, as in `Interface`.
+        directory, side, digests: arguments of the exchange.
+        arguments: positional and keyword arguments of the constructor.
+        inputs: the inputs of a call.
     """
 
     device = "cuda"
@@ -60,7 +60,7 @@ class Stopwatch:
         inputs: Tree,
         digests: bool = True,
     ) -> None:
-        # Bound and made before any file is run: what the file patches is not what measures.
+        # Made before any file runs, so that patches of the file do not reach the clock.
         self._clock = self.clock()
         self._exchange = Exchange(directory, side, digests=digests)
         self._arguments = self._exchange.read(arguments)
@@ -72,11 +72,11 @@ class Stopwatch:
         self.prepare()
 
     def clock(self) -> Clock:
-        """What measures."""
+        """The clock of this process."""
         return CudaClock()
 
     def prepare(self) -> None:
-        """What every call needs is loaded now, while others run. The file, which has run, may say how, as by flags."""
+        """Load libraries now, while other processes run. The file has run, so flags that it sets are in force."""
         load_libraries()
 
     def compiled(self, module: nn.Module) -> Any:
@@ -84,7 +84,7 @@ class Stopwatch:
         return torch.compile(module)
 
     def begin(self, way: str, keeps: Keeps = "nothing") -> float:
-        """Build the model and call it as a program would, until it is warm.
+        """Build the model and call it like a program, until it is warm.
 
         Returns:
             Milliseconds of a call.
@@ -99,13 +99,13 @@ class Stopwatch:
         return milliseconds
 
     def called(self, way: str, count: int) -> Any:
-        """So many calls of what was begun: what `Clock.called_ms` gives."""
+        """`Clock.called_ms` for `count` calls of the model that `begin` built."""
         assert self._call is not None
         with self._in(way), blamed(self._file.path, "forward"):
             return self._clock.called_ms(self._call, count, self._call.renew)
 
     def end(self) -> dict[str, Any]:
-        """The end of what was begun: some of its `calls`, `changes_inputs`, and what the file has `rebound`."""
+        """End the way that `begin` began. Returns some `calls`, `changes_inputs`, and what the file has `rebound`."""
         assert self._call is not None
         self._call.settle()
         kept, changes = self._exchange.write(self._call.kept), self._call.changes_inputs()
@@ -113,7 +113,7 @@ class Stopwatch:
         return {"calls": kept, "changes_inputs": changes, "rebound": self._watch.rebound()}
 
     def forget(self) -> None:
-        """Hand back what `begin` took, if it came to that: other processes need memory, too."""
+        """Free the memory that `begin` took, for other processes."""
         self._call = None
         release()
 
@@ -122,7 +122,7 @@ class Stopwatch:
         return way != CHANNELS_LAST or _channels_last(self._made("default"), self._inputs) is not None
 
     def runs_in_evaluation(self) -> bool:
-        """Whether the model gives something there: else it is timed as it was constructed."""
+        """Whether the model runs in evaluation mode. Else it is timed as constructed."""
         call = TimedCall(self._made("default", evaluation=True), self._given("default"))
         try:
             with blamed(self._file.path, "forward"):
@@ -132,7 +132,7 @@ class Stopwatch:
         return True
 
     def inference(self, way: str, evaluation: bool, keeps: Keeps = "nothing") -> dict[str, Any]:
-        """Times of inference in that way, some of the `calls`, `changes_inputs` and `settings`."""
+        """Times of inference in this way, some of the `calls`, `changes_inputs` and `settings`."""
         self.forget()
         with self._in(way):
             call = self._warmed(self._made(way, evaluation), self._given(way), self._file, keeps)
@@ -142,20 +142,20 @@ class Stopwatch:
         return {**self._found(times, call.kept), "changes_inputs": changes, "settings": settings(evaluation)}
 
     def together(self, model: str, interface: Sequence[str], evaluation: bool, keeps: Keeps) -> dict[str, Any]:
-        """Times of inference of this file's model ("candidate") and of another's ("reference"), with equal weights.
+        """Times of inference of this file's model ("candidate") and another file's ("reference"), with equal weights.
 
-        Beside the times, by name: `calls`, some of the candidate's, `changes_inputs`, and `rebound`, what its file has
-        patched.
+        The result also has some `calls` of the candidate, `changes_inputs`, and `rebound`: functions that its file has
+        replaced.
         """
         rebound = self._watch.rebound()
         file = load(model, Interface(*interface))
-        watch = Watch()  # what that file puts elsewhere is its own affair
+        watch = Watch()  # the other file's patches do not count
         reference, candidate = self._constructed(file, evaluation), self._constructed(self._file, evaluation)
         candidate.load_state_dict(reference.state_dict())
         given = copied(self._inputs, self.device)
         ours = self._warmed(candidate, restored_for(self._file, given), self._file, keeps)
         ours.settle()
-        # Large ones both have together: two copies, and two results, can be more than there is room for.
+        # Both models share large inputs, as memory may not hold two copies and two results.
         given = given if are_large(given) else copied(self._inputs, self.device)
         theirs = self._warmed(reference, restored_for(file, given), file)
 
@@ -170,7 +170,7 @@ class Stopwatch:
 
     @contextmanager
     def _in(self, way: str) -> Iterator[None]:
-        """While it is entered, the flags are those of the way."""
+        """Within the block, flags are set for the way."""
         before = torch.backends.cudnn.benchmark
         torch.backends.cudnn.benchmark = before or way == BENCHMARK
         try:
@@ -179,7 +179,7 @@ class Stopwatch:
             torch.backends.cudnn.benchmark = before
 
     def _made(self, way: str, evaluation: bool = False) -> Any:
-        """The model in that way."""
+        """The model, built for this way."""
         model = self._constructed(self._file, evaluation)
         if way == CHANNELS_LAST:
             model.to(memory_format=_channels_last(model, self._inputs))
@@ -189,7 +189,7 @@ class Stopwatch:
             return self.compiled(model)
 
     def _given(self, way: str) -> list[Any]:
-        """A copy of the inputs on the device, in that way."""
+        """A copy of the inputs on the device, in this way's memory format."""
         inputs = copied(self._inputs, self.device)
         if way == CHANNELS_LAST:
             inputs = [_in_channels_last(value) for value in inputs]
@@ -201,7 +201,7 @@ class Stopwatch:
         return module.eval() if evaluation else module
 
     def _warmed(self, model: nn.Module, inputs: list[Any], file: LoadedModel, keeps: Keeps = "nothing") -> TimedCall:
-        """Calls the file's model, the first of which may raise and build; the device is warm then."""
+        """A timed model that has been called until the device is warm. The first call may build kernels, or raise."""
         call = TimedCall(model, inputs, keeps)
         with blamed(file.path, "forward"):
             self._clock.warm_up(call)
@@ -214,7 +214,7 @@ class Stopwatch:
 
 
 def settings(evaluation: bool) -> dict[str, str]:
-    """What the reference runs under, by name."""
+    """The settings that the reference runs under, by name."""
     return {
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
         "torch": torch.__version__,
@@ -228,7 +228,7 @@ def settings(evaluation: bool) -> dict[str, str]:
 
 
 def _channels_last(model: nn.Module, inputs: list[Any]) -> torch.memory_format | None:
-    """The format that fits inputs and parameters alike; None for 1-D models and for mixtures."""
+    """The format that fits inputs and parameters; None for 1-D models and for mixtures."""
     dims = {value.dim() for value in inputs if isinstance(value, Tensor)} & _FORMATS.keys()
     parameters = {parameter.dim() for parameter in model.parameters()} & _FORMATS.keys()
     return _FORMATS[dims.pop()] if len(dims) == 1 and parameters <= dims else None

@@ -1,4 +1,4 @@
-"""A model that is timed: on other values in each call, and with some of its calls kept for the judge."""
+"""A model that is timed. Each call gets new values, and some calls are kept for the judge."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tconv.evaluation.files.process.by_samples import mapped
 from tconv.sandbox.exchange import tensor_bytes, tensors
 from tconv.sandbox.own_classes import record_of
 
-#: A candidate that shortens a median must cheat in half of its calls; so many are drawn that seven in eight are caught.
+#: To shorten a median, a candidate must cheat in half of its calls. This many kept calls catch seven in eight of such.
 _KEPT = 3
-#: Inputs and outputs of one call beyond this many bytes: then one call is kept, since judging it takes as many again in
-#: files and float64, many times over; and of that so many samples, where each is computed alone.
+#: If inputs and outputs of a call have more bytes, one call is kept: to judge it takes many times this memory, in files
+#: and float64. Of that call this many samples are kept, if each is computed alone.
 _LARGE_BYTES = 256 * 2**20
 #: Elements that are moved at once.
 _PIECE = 2**24
@@ -25,15 +25,15 @@ Keeps = Literal["nothing", "calls", "samples"]
 
 
 class TimedCall:
-    """Calls a model on inputs of its own, which `renew` changes.
+    """Calls a model on its own inputs, which `renew` changes.
 
-    On the same values each time, a program that remembers its last result would be the fastest of all. And what is
-    returned while nobody looks need not be a result at all: so a few calls, of which nobody knows beforehand, are kept.
+    On equal values a candidate could return its last result and be the fastest. And it could return garbage in calls
+    that nobody checks. So values change with each call, and a few calls, drawn at random, are kept for the judge.
 
     Args:
-        inputs: as `copied` gives them. Another call may have them too, if the two are never under way at once.
-        keeps: "samples" of large calls, where inputs and outputs have them on the first axis, each computed alone.
-        plain: as it is called where nobody says more; else without gradients.
+        inputs: copies of inputs, by `copied`. Another TimedCall may share them if the two never run at the same time.
+        keeps: "samples" keeps samples of large calls, if each sample on the first axis is computed alone.
+        plain: whether gradients stay as they are set; else they are disabled.
     """
 
     def __init__(self, model: nn.Module, inputs: list[Any], keeps: Keeps = "calls", plain: bool = False) -> None:
@@ -41,17 +41,16 @@ class TimedCall:
         self._keeps = keeps
         self._plain = plain
         self._inputs = inputs
-        # Seeds that the model sets do not matter to this one.
+        # A generator of its own, which no seed that the model sets reaches.
         self._chance = SystemRandom()
         self._seen = 0
         self._outputs: Any = None
         self._contents = _contents(inputs)
-        #: Inputs and outputs of each of the calls that are kept, on the host: any call is as likely to be among them as
-        #: any other.
+        #: Inputs and outputs of the kept calls, on the host. All calls are equally likely to be kept.
         self.kept: list[Any] = []
 
     def __call__(self) -> Any:
-        self._outputs = None  # its memory may be what the next ones need
+        self._outputs = None  # frees memory for the next outputs
         if self._plain:
             self._outputs = self._model(*self._inputs)
         else:
@@ -60,12 +59,12 @@ class TimedCall:
         return self._outputs
 
     def changes_inputs(self) -> bool:
-        """Whether the calls did more to the inputs than `renew`, which only moves their values."""
+        """Whether calls changed the inputs. `renew` only moves their values."""
         return _contents(self._inputs) != self._contents
 
     @torch.no_grad()
     def renew(self) -> None:
-        """Before a call: `settle` the last one, then move every value one place on: none of them is new."""
+        """Called before a call: `settle` the last one, then move every value of the inputs one place on."""
         self.settle()
         for value in self._inputs:
             if isinstance(value, Tensor) and value.is_floating_point() and value.numel() > 1:
@@ -73,22 +72,22 @@ class TimedCall:
 
     @torch.no_grad()
     def settle(self) -> None:
-        """Perhaps keep the last call, while the inputs are what it was given; and forget what it returned."""
+        """Keep the last call, if it is drawn, while its inputs are unchanged; then free its outputs."""
         if self._outputs is not None and self._keeps != "nothing":
             self._seen += 1
             size = tensor_bytes([self._inputs, self._outputs])
             most = _KEPT if size <= _LARGE_BYTES else 1
             place = len(self.kept) if len(self.kept) < most else self._chance.randrange(self._seen)
             if place < most:
-                # Copies, queued behind the call: they hold what it had done when it counted as done. On the host, since
-                # the GPU may have no room for them; whoever reads them waits for the device before.
+                # The copies are queued after the call, so they hold its results when it counts as done. They lie on the
+                # host, as the GPU may have no room. A reader must wait for the device first.
                 part = self._some_samples(size) if self._keeps == "samples" and size > _LARGE_BYTES else slice(None)
                 old = self.kept[place] if place < len(self.kept) else None
                 self.kept[place : place + 1] = [_copied([self._inputs, self._outputs], part, old)]
         self._outputs = None
 
     def _some_samples(self, size: int) -> slice:
-        """As many as are not large, at random."""
+        """A random slice of samples that is not large."""
         samples = next(len(value) for value in self._inputs if isinstance(value, Tensor))
         count = max(1, samples * _LARGE_BYTES // size)
         first = self._chance.randrange(samples - count + 1)
@@ -107,7 +106,7 @@ def copied(inputs: list[Any], device: str) -> list[Any]:
 
 
 def are_large(inputs: list[Any]) -> bool:
-    """Whether there had better be one copy of them."""
+    """Whether the inputs are so large that there should be only one copy."""
     return tensor_bytes(inputs) > _LARGE_BYTES
 
 
@@ -116,7 +115,7 @@ def _contents(inputs: list[Any]) -> list[int]:
 
 
 def _move_on(tensor: Tensor) -> None:
-    """Every value takes the place of the next in memory, the last one that of the first, a piece at a time."""
+    """Move every value to the next place in memory, and the last value to the first place, in pieces."""
     flat = tensor.as_strided((tensor.numel(),), (1,))  # copies have no gaps
     last = flat[-1].clone()
     for end in range(flat.numel(), 1, -_PIECE):
@@ -126,9 +125,9 @@ def _move_on(tensor: Tensor) -> None:
 
 
 def _copied(value: Any, part: slice, into: Any) -> Any:
-    """The tree with copies of its tensors, or of a part of each, and of nothing else.
+    """The tree with copies of its tensors, or of a part of each.
 
-    They take the memory of the tree `into` where that fits: page-locked memory takes long to get.
+    Copies reuse the memory of the tree `into` if it fits, as page-locked memory takes long to allocate.
     """
     if isinstance(value, Tensor):
         value = value[part] if value.dim() else value
@@ -147,7 +146,7 @@ def _copied(value: Any, part: slice, into: Any) -> Any:
 
 
 def _room_for(tensor: Tensor) -> Tensor:
-    """On the host, with the gaps that a result has which is a part of something larger."""
+    """Memory on the host with the strides of a tensor, with gaps if it is a part of a larger one."""
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, pin_memory=tensor.is_cuda)
 
 

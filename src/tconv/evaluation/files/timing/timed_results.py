@@ -1,4 +1,4 @@
-"""Whether what was timed gave the result."""
+"""Whether calls gave right results while they were timed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _DRAWN = "one of the calls that were timed, drawn at random, is wrong"
 
 
 def check_timed(reference: Reference, *kept: Kept) -> Check:
-    """Whether the kept calls gave the result while they were timed: a layer by rules 2 to 4, others as whole models."""
+    """Whether kept calls gave right results: one layer by rules 2 to 4, other models by the rules for whole models."""
     checks = [_check(reference, each) for each in kept]
     wrong = next((check for check in checks if check.passed is False), None)
     return wrong or next((check for check in checks if check.passed is None), checks[0])
@@ -39,7 +39,7 @@ def _check(reference: Reference, kept: Kept) -> Check:
     if (layer := layer_alone(reference.case, state)) is not None:
         if not all(_fit(call, layer.problem) for call in kept.candidate):
             return Check(_NAME, False, reason=other_form)
-        # Nothing in it is random: it gives the same again.
+        # Nothing in a layer is random: another call gives the same.
         precision = resolve(layer.problem, reference.wanted, device=reference.device)
         wrong = _wrong_in_layer(kept.candidate, layer, state, precision)
         return Check(_NAME, False, reason=f"{_DRAWN}: {wrong}") if wrong else Check(_NAME, True)
@@ -57,19 +57,19 @@ def _check(reference: Reference, kept: Kept) -> Check:
 
 
 def _fit(call: TimedOutputs, problem: Problem) -> bool:
-    """Whether the inputs of a call are samples of the problem's."""
+    """Whether the inputs of a call are samples with the problem's sizes."""
     x, *others = [*call.inputs, None]
     alike = isinstance(x, Tensor) and x.dtype == getattr(torch, problem.layer.dtype)
     return others == [None] and alike and tuple(x.shape[1:]) == problem.input_shape[1:] and len(x) > 0
 
 
 def _wrong_in(calls: list[TimedOutputs], reference: Reference, state: dict[str, Tensor], training: bool | None) -> str:
-    """What is wrong with the outputs of calls in that mode; empty if nothing is."""
+    """Says what is wrong with the outputs of calls in this mode; empty if nothing is."""
     comparisons = reference.comparisons()
     for call in calls:
         given = call.inputs, state, SEED, training
         plain = reference.plain(*given)
-        # In a mode, buffers are among the results: of calls that were timed they are not known.
+        # With a mode, results have buffers, which timed calls do not keep.
         got = call.outputs if training is None else {**plain.outputs, "output": call.outputs}
         ties = reference.ties(*given)
         form = ties.form(same_outputs(got, plain.outputs), plain.outputs)
@@ -81,7 +81,7 @@ def _wrong_in(calls: list[TimedOutputs], reference: Reference, state: dict[str, 
 
 
 def _wrong_in_layer(calls: list[TimedOutputs], layer: OneLayer, state: dict[str, Tensor], precision: Precision) -> str:
-    """The same for a model that is one layer, which is computed here: nothing passes to `Model` and back."""
+    """The same for a model that is one layer. This process computes the layer, without `Model`'s process."""
     comparison = Comparison(Tolerance.of(layer.problem.layer, precision))
     for call in calls:
         given = Operands(call.inputs[0], state[layer.weight], None if layer.bias is None else state[layer.bias])

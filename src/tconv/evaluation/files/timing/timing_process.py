@@ -1,4 +1,4 @@
-"""A file in a process that times it, as whoever times two files sees it."""
+"""The judge's view of a process that times one file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tconv.sandbox.worker import RemoteError, WorkerFailed, Workshop
 
 @dataclass(frozen=True)
 class TimedOutputs:
-    """One of the calls that were timed: the values that it was given and what it returned."""
+    """A timed call: its inputs and its outputs."""
 
     inputs: list[Any]
     outputs: Any
@@ -29,12 +29,12 @@ class TimedOutputs:
 
 @dataclass(frozen=True)
 class Place:
-    """Where processes that time are started, and how values pass to them.
+    """The workshop of processes that time, and the way in which values pass to them.
 
     Args:
-        device: where outputs are read to.
-        limit_bytes: the most that one tensor of them may span.
-        digests: of values on their way between processes.
+        device: the device that outputs are read to.
+        limit_bytes: the most bytes that one tensor of outputs may span.
+        digests: whether values between processes have digests.
     """
 
     workshop: Workshop
@@ -45,18 +45,18 @@ class Place:
 
 
 class TimedSide:
-    """A `Stopwatch` in a worker of its own, whose methods have the names of these. A context manager.
+    """A `Stopwatch` in a worker process; methods of the same names call it. A context manager.
 
-    Its process starts while others run; who asks it something first waits for that.
+    The process starts in the background. The first call waits for the start.
 
     Args:
-        arguments: of the constructor.
-        inputs: writes those of `get_inputs()` for a process to read.
-        beside: the model file, where this is a candidate for it; else this is `Model`.
+        arguments: the arguments of the constructor.
+        inputs: writes the inputs of `get_inputs()` for a process to read.
+        beside: the model file, if this is a candidate; None if this is `Model`.
 
     Raises:
-        ModelFileError: `Model` fails, or takes too long. So does each method.
-        CandidateFailed: `ModelNew` does, or what its process tells cannot be true. So does each method.
+        ModelFileError: `Model` fails, or takes too long. Each method may raise it.
+        CandidateFailed: `ModelNew` fails, or its process reports impossible values. Each method may raise it.
     """
 
     def __init__(
@@ -69,11 +69,11 @@ class TimedSide:
         beside: Path | None = None,
     ) -> None:
         self._path, self._beside, self._timeout_s = path, beside, place.timeout_s
-        #: Where outputs are read to.
+        #: The device that outputs are read to.
         self.device = place.device
-        #: Whether calls did more to the inputs than to move their values, so far.
+        #: Whether a call has changed its inputs so far.
         self.changes_inputs = False
-        #: What its last `inference` ran under.
+        #: The settings of the last `inference`.
         self.settings: dict[str, str] = {}
         directory, name = str(place.workshop.directory), place.workshop.unused_name()
         self._exchange = Exchange(directory, f"{name}-judge", place.limit_bytes, digests=place.digests)
@@ -92,14 +92,14 @@ class TimedSide:
             )
 
     def ready(self) -> None:
-        """Waits until the process has started, and nothing of it runs."""
+        """Wait until the process has started and is idle."""
         if not self._started:
             self._started = True
             with self._faults():
                 self._worker.finish()
 
     def begin(self, way: str, keeps: Keeps) -> float:
-        """Milliseconds of a call as a program makes it, once that is warm."""
+        """Begin calls as a program makes them. Returns the milliseconds of a warm call."""
         with self._faults():
             (milliseconds,) = as_times([self._call("begin", way=way, keeps=keeps)])
             return milliseconds
@@ -111,12 +111,12 @@ class TimedSide:
             return Called(events, wall)
 
     def end(self) -> list[TimedOutputs]:
-        """The end of such calls, of which some were kept."""
+        """End these calls. Returns the kept ones."""
         with self._faults():
             return self._kept(self._call("end"))
 
     def forget(self) -> None:
-        """Hand back what `begin` took: the other side's process needs memory, too."""
+        """Free the memory that `begin` took, for the other side's process."""
         with self._faults():
             self._call("forget")
 
@@ -126,12 +126,12 @@ class TimedSide:
             return bool(self._call("applies", way=way))
 
     def runs_in_evaluation(self) -> bool:
-        """Whether the model gives something there."""
+        """Whether the model runs in evaluation mode."""
         with self._faults():
             return bool(self._call("runs_in_evaluation"))
 
     def inference(self, way: str, evaluation: bool, keeps: Keeps) -> tuple[Measured, list[TimedOutputs]]:
-        """Times of inference, and some of the calls."""
+        """Times of inference, and the kept calls."""
         with self._faults():
             found = self._call("inference", way=way, evaluation=evaluation, keeps=keeps)
             self.settings = found["settings"]
@@ -140,7 +140,7 @@ class TimedSide:
     def together(
         self, model: tuple[Path, Interface], evaluation: bool, keeps: Keeps
     ) -> tuple[dict[str, Measured], list[TimedOutputs]]:
-        """Times of inference of "candidate" and "reference", by turns in the candidate's process, and its calls."""
+        """Times of inference of "candidate" and "reference", by turns in one process, and the former's kept calls."""
         path, interface = model
         with self._faults():
             found = self._call("together", model=str(path), interface=interface, evaluation=evaluation, keeps=keeps)
@@ -160,7 +160,7 @@ class TimedSide:
 
     @contextmanager
     def _faults(self) -> Iterator[None]:
-        """Turns what the process reports into this side's failure, of one line."""
+        """Turn errors of the process into this side's failure, in one line."""
         of_model = self._beside is None
         doing = f"timing {self._path.name}" + ("" if self._beside is None else f" beside {self._beside.name}")
         try:

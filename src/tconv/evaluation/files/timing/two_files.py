@@ -1,4 +1,4 @@
-"""Timing two files, as a program calls them and in inference, beside PyTorch's other ways of running `Model`."""
+"""Times two files, as a program calls them and in inference, and PyTorch's other ways to run `Model`."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _OURS, _THEIRS, _OURS_COMPILED = "candidate", "reference", "candidate under torc
 
 @dataclass(frozen=True)
 class Kept:
-    """Some of the calls that counted, of both sides: only a right result is worth its time.
+    """Some of the timed calls of both sides, which the judge checks.
 
     Args:
-        training: the mode in which they were made; None for that of the constructor.
+        training: the mode of the calls; None for the mode as constructed.
     """
 
     candidate: list[TimedOutputs]
@@ -46,7 +46,7 @@ class Kept:
     training: bool | None
 
     def first(self) -> Kept:
-        """One of each side."""
+        """The first kept call of each side."""
         return replace(self, candidate=self.candidate[:1], reference=self.reference[:1])
 
 
@@ -55,8 +55,8 @@ class Timed:
     """The times of both files.
 
     Args:
-        kept: of each way in which both were called.
-        compiled: of the candidate under `torch.compile`, where that was timed.
+        kept: kept calls of each way in which both were called.
+        compiled: kept calls of the candidate under `torch.compile`, if that was timed.
     """
 
     timing: Timing
@@ -66,14 +66,14 @@ class Timed:
 
 @dataclass(frozen=True)
 class Timer:
-    """Times two files, on the GPU, at the model file's own inputs.
+    """Times two files on the GPU, on the model file's own inputs.
 
     Args:
-        model: the file, and by what it is used.
-        arguments: of both constructors.
-        inputs: writes those of `get_inputs()` for a process to read.
-        by_samples: the model computes each sample alone: of large calls some samples are kept.
-        computed: none of `Model`'s own calls are kept, since the judge computes what it returns.
+        model: the model file, and the names that it is used by.
+        arguments: the arguments of both constructors.
+        inputs: writes the inputs of `get_inputs()` for a process to read.
+        by_samples: whether the model computes each sample alone; then some samples of large calls are kept.
+        computed: whether the judge computes `Model`'s results itself; then none of `Model`'s calls are kept.
         begun: processes of `Model` that have begun to start.
     """
 
@@ -90,11 +90,11 @@ class Timer:
         """Times of `ModelNew` and of `Model`.
 
         Args:
-            compile: of both under `torch.compile` as well. What does not work there is noted.
+            compile: also time both under `torch.compile`. A note names a side that does not work there.
 
         Raises:
             ModelFileError: `Model` fails, or takes too long.
-            CandidateFailed: `ModelNew` does, or what its process tells cannot be true.
+            CandidateFailed: `ModelNew` fails, or its process reports impossible values.
         """
         keeps: Keeps = "samples" if self.by_samples else "calls"
         each: Mapping[str, Keeps] = {_OURS: keeps, _THEIRS: "nothing" if self.computed else keeps}
@@ -134,7 +134,7 @@ class Timer:
         return Timed(timing, (*kept, in_inference), of_compiled)
 
     def _compiled(self, others: _Others, keeps: Keeps) -> list[TimedOutputs] | None:
-        """Times both under `torch.compile`, each in a process of its own; calls of the candidate, if it works."""
+        """Time both under `torch.compile`, each in its own process. Returns the candidate's kept calls, if it works."""
         with others.noting("Model under torch.compile"), self._theirs() as theirs:
             others.time(COMPILED, theirs, COMPILED)
         calls = None
@@ -155,12 +155,12 @@ class Timer:
 
 @dataclass(frozen=True)
 class _Others:
-    """Times of ways beside the two sides by default, each in a process that ran nothing else by default.
+    """Times of other ways than the default, each in a process that has not run the default.
 
     Args:
-        evaluation: the mode of inference.
-        as_called: whether that is timed.
-        notes: what is not timed, and why.
+        evaluation: whether inference is timed in evaluation mode.
+        as_called: whether calls as a program makes them are timed.
+        notes: the times that are not taken, and why.
     """
 
     evaluation: bool
@@ -170,7 +170,7 @@ class _Others:
     inference: dict[str, Measured] = field(default_factory=dict)
 
     def time(self, name: str, side: TimedSide, way: str, keeps: Keeps = "nothing") -> list[TimedOutputs]:
-        """Adds those of a way under a name; some of the calls in inference, if it keeps any."""
+        """Add the times of a way under a name. Returns the kept calls of inference, if any."""
         called = _by_turns({name: side}, way, {name: "nothing"}, CALLED_ROUNDS_OF_OTHERS) if self.as_called else {}
         self.inference[name], calls = side.inference(way, self.evaluation, keeps)
         self.called.update(called)
@@ -178,7 +178,7 @@ class _Others:
 
     @contextmanager
     def noting(self, what: str) -> Iterator[None]:
-        """What does not run in another way, as where nothing compiles, is told of in one clause, and is no fault."""
+        """Note errors of another way in one clause; for example, nothing may compile. They are no fault."""
         try:
             yield
         except (Trouble, CandidateFailed, RemoteError) as error:
@@ -189,7 +189,7 @@ class _Others:
 def _by_turns(
     sides: Mapping[str, TimedSide], way: str, keeps: Mapping[str, Keeps], rounds: int = CALLED_ROUNDS
 ) -> dict[str, Called]:
-    """Times of calls as programs make them, a process a side, of each as many as the slowest has time for."""
+    """Times of calls as programs make them, in a process for each side. The slowest side sets the number of calls."""
     count = calls_a_round(max([side.begin(way, keeps[name]) for name, side in sides.items()]))
     found: dict[str, list[Called]] = {name: [] for name in sides}
     for number in range(rounds):
@@ -201,10 +201,10 @@ def _by_turns(
 def _as_called(
     sides: Mapping[str, TimedSide], keeps: Mapping[str, Keeps]
 ) -> tuple[dict[str, Called], tuple[Kept, ...], list[str]]:
-    """Times of both sides as programs call them, what was kept of these calls, and what there is to say.
+    """Times of both sides as programs call them, the kept calls, and notes.
 
-    A model may raise an error with gradients enabled, or in training, or not have room for what these keep: nobody is
-    asked for more than inference.
+    With gradients enabled, or in training, a model may raise or run out of memory. That is no fault, as only inference
+    is required.
     """
     try:
         found = _by_turns(sides, DEFAULT, keeps)
@@ -219,13 +219,13 @@ def _as_called(
 
 
 def _settled(pair: Mapping[str, Called], others: Mapping[str, Called]) -> tuple[AsCalled, tuple[Check, ...]]:
-    """What counts of the times of calls as programs make them, and whether the clocks agree on both sides."""
+    """The times as called that count, and checks whether the clocks agree on both sides."""
     series, checks = settle_called(pair, others)
     ours, theirs = series.pop(_OURS), series.pop(_THEIRS)
     return AsCalled(ours, theirs, **_ways(series), calls=len(pair[_OURS].events_ms)), checks
 
 
 def _ways(others: Mapping[str, Series]) -> dict[str, Any]:
-    """The fields of `Sides` for ways beside the default."""
+    """The fields of `Sides` for ways other than the default."""
     alternatives = {name: series for name, series in others.items() if name != _OURS_COMPILED}
     return {"alternatives": alternatives, "compiled": others.get(_OURS_COMPILED)}
