@@ -159,7 +159,7 @@ def _autocast(tensor, dtype):
 def _conv_transpose(
     dims, input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1, epilogue=None
 ):
-    """Equivalent to conv_transpose1d, 2d or 3d of torch.nn.functional, by `dims`."""
+    """Equivalent to: conv_transpose1d, 2d or 3d of torch.nn.functional, by `dims`."""
     stride, padding, dilation = _tuple(stride, dims), _tuple(padding, dims), _tuple(dilation, dims)
     options = (stride, padding, _tuple(output_padding, dims), groups, dilation)
     autocast = _autocast_dtype()
