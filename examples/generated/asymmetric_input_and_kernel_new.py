@@ -23,14 +23,14 @@ import torch
 from torch import nn
 from torch.autograd import forward_ad
 
-# What becomes of a call that no kernel of this file runs: "pytorch" runs it and a warning says why; "error" raises.
+# For calls that no kernel of this file runs. "pytorch": PyTorch runs them, and a warning says why. "error": they raise.
 ELSEWHERE = "pytorch"
 
 _Layer = namedtuple("_Layer", "in_channels out_channels kernel_size stride padding dilation groups bias dtype")
-# A kernel: its family, its name and its place in the family's text; bytes of shared memory of a block; neighbouring
-# columns that are loaded at once, of which rows of the input have a multiple; axes along which inputs have one element;
-# whether operands are rounded to TF32. Bytes of the weights in the order in which the kernel loads them, 0 where it
-# takes them as they are; whether inputs are put into another order, too.
+# A kernel: its family, its name, its number in the family's text, and the bytes of shared memory of a block. `columns`:
+# neighbouring columns that it loads at once; a row of the input must have a multiple of them. `single`: axes along
+# which the input must have one element. `tf32`: it rounds operands to TF32. `weight_bytes`: size of the weights
+# in the order in which it loads them; 0 if it takes them as they are. `prepares_inputs`: inputs are reordered, too.
 _Kernel = namedtuple(
     "_Kernel",
     "family name place shared_bytes columns single tf32 weight_bytes prepares_inputs program",
@@ -50,7 +50,7 @@ _Gpu = namedtuple("_Gpu", "capability shared_bytes multiprocessors")
 
 @functools.lru_cache(maxsize=None)
 def _gpu(device):
-    """What decides which kernels run there; None where none does."""
+    """The properties of a device that decide which kernels run there; None where it is no GPU."""
     if device.type != "cuda":
         return None
     capability = torch.cuda.get_device_capability(device)
@@ -58,7 +58,7 @@ def _gpu(device):
     return _Gpu(capability, kilobytes * 1024, torch.cuda.get_device_properties(device).multi_processor_count)
 
 def _has_sm_90a(capability):
-    """Whether the GPU and the compiler know sm_90a, which is Hopper's alone."""
+    """Whether the GPU is Hopper and its compiler builds for sm_90a."""
     return capability == (9, 0) and int((torch.version.cuda or "0").partition(".")[0]) >= 12
 
 def _runs_on(kernel, gpu):
@@ -71,13 +71,13 @@ def _runs_on(kernel, gpu):
 def _three(values, fill):
     return (fill,) * (3 - len(values)) + tuple(values)
 
-# A kernel for a call of these sizes, (depth, height, width), so many samples at a time. The result has a shape, and is
-# a slice of a tensor with `y_channels`, or all of it.
+# A call: the kernel that runs it, sizes as (depth, height, width), and how many samples one launch takes. The result
+# has `shape`. It is all channels of a tensor, or a slice of the `y_channels` that the tensor has.
 _Launch = namedtuple("_Launch", "kernel y_channels batch input_size output_size shape samples")
 
 @functools.lru_cache(maxsize=4096)
 def _launch_for(device, dtype, x_shape, weight_shape, bias_shape, options, program="", into=0):
-    """The launch of a call, or in words why no kernel of this file runs it; "" where PyTorch has an error to give."""
+    """The launch of a call, or the reason in words why no kernel of this file runs it; "" where PyTorch will raise."""
     stride, padding, output_padding, groups, dilation = options
     if not len(x_shape) == len(weight_shape) == len(stride) + 2 == len(output_padding) + 2:
         return ""
@@ -118,7 +118,7 @@ def _launch_for(device, dtype, x_shape, weight_shape, bias_shape, options, progr
     if not _can_build(kernel, gpu):
         return "the CUDA compiler, nvcc, is not found: it builds them"
     samples = _samples(kernel, gpu, x_shape[0], input_size, output_size)
-    # A slice of the batch begins at a multiple of 16 bytes, which is what kernels load and store at once.
+    # Kernels load and store 16 aligned bytes at once: a slice of the batch must begin at a multiple of 16 bytes.
     samples = samples if samples >= x_shape[0] else samples // 16 * 16
     if not samples:
         return "it is too large for one launch"
@@ -135,14 +135,14 @@ def _load_options(family, capability):
     version = "90a" if _has_sm_90a(capability) else "".join(map(str, capability))
     flags = ["-O3", f"-gencode=arch=compute_{version},code=sm_{version}"]
     flags += ["-DTCONV_OVERLAPS"] * (capability >= (9, 0))
-    flags += ["--split-compile=0"] * ((torch.version.cuda or "") >= "13")  # all kernels at once
+    flags += ["--split-compile=0"] * ((torch.version.cuda or "") >= "13")  # compiles kernels in parallel
     options = {
         "name": "tconv_" + hashlib.sha256("\n".join([_BINDING, cuda] + flags).encode()).hexdigest()[:20],
         "cpp_sources": [_BINDING],
         "cuda_sources": [cuda],
         "extra_cuda_cflags": flags,
     }
-    if "no_implicit_headers" in inspect.signature(load_inline).parameters:  # seconds instead of a minute
+    if "no_implicit_headers" in inspect.signature(load_inline).parameters:  # builds in seconds, not a minute
         options["no_implicit_headers"] = True
     return options
 
@@ -159,7 +159,7 @@ def _can_build(kernel, gpu):
     return CUDA_HOME is not None
 
 def _samples(kernel, gpu, *sizes):
-    """How many samples one launch takes: its offsets have 32 bits."""
+    """How many samples one launch takes, as its offsets have 32 bits. Called without pointers, `launch` tells that."""
     batch, input_size, output_size = sizes
     launch = _extension(kernel.family, gpu.capability)
     return launch(kernel.place, 0, gpu.multiprocessors, *[0] * 6, batch, *input_size, *output_size)
@@ -173,7 +173,7 @@ def _launch(launch, x, weight, bias, y):
     gpu = _gpu(device)
     pointers = [x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr(), 0]
     if kernel.weight_bytes:
-        # Inputs in another order lie behind the weights.
+        # In this memory, prepared inputs lie behind prepared weights.
         bytes_of_inputs = x.numel() * x.element_size() if kernel.prepares_inputs else 0
         prepared = torch.empty(kernel.weight_bytes + bytes_of_inputs, dtype=torch.uint8, device=device)
         pointers[4] = prepared.data_ptr()
@@ -192,7 +192,7 @@ def _run(launch, x, weight, bias):
 
 def _fill(y, launch, x, weight, bias):
     x, weight = x.contiguous(), weight.contiguous()
-    if launch.kernel.family != "direct":  # bulk copies begin at multiples of 16 bytes
+    if launch.kernel.family != "direct":  # bulk copies need addresses that are multiples of 16 bytes
         x = x.clone() if x.data_ptr() % 16 else x
         weight = weight.clone() if weight.data_ptr() % 16 else weight
     bias = None if bias is None else bias.contiguous()
@@ -203,7 +203,7 @@ def _fill(y, launch, x, weight, bias):
         _launch(launch, x[part], weight, bias, y[part])
 
 def _as_theirs(y, x, weight):
-    """The result in PyTorch's memory format: channels_last in, channels_last out."""
+    """The result in the memory format that PyTorch would give it: channels_last in, channels_last out."""
     last = _last(x, weight)
     return y if last is None else y.contiguous(memory_format=last)
 
@@ -220,7 +220,7 @@ def _save(ctx, inputs, output):
     ctx.bias_sizes = None if bias is None else list(bias.shape)
 
 def _gradients(ctx, gradient, saved=None, needed=None):
-    """Of input, weight and bias, and of the five options."""
+    """Gradients of input, weight and bias; None for each of the five options."""
     stride, padding, output_padding, groups, dilation = ctx.options
     options = (stride, padding, dilation, True, output_padding, groups, list((needed or ctx.needs_input_grad)[:3]))
     gradients = torch.ops.aten.convolution_backward(gradient, *saved or ctx.saved_tensors, ctx.bias_sizes, *options)
@@ -237,7 +237,7 @@ class _ConvTranspose(torch.autograd.Function):
     def backward(ctx, gradient):
         return (*_gradients(ctx, gradient)[:3], None, None)
 
-# Its own `apply` asks first whether torch.func is at work, which is known here: a microsecond of each call.
+# Function.apply first asks whether torch.func is active. `_looked_at` has asked already: this saves a microsecond.
 _apply = super(torch.autograd.Function, _ConvTranspose).apply
 
 def _pytorch(x, weight, bias, *options):
@@ -255,9 +255,9 @@ def _operators_shape(x, weight, bias, *options):
     return _as_theirs(x.new_empty(_pytorch(x, weight, bias, *options).shape), x, weight)
 
 def _define(space):
-    """The operator of this load of the file, in that namespace; None where PyTorch has none.
+    """Defines the operator of this load of the file in namespace `space`; None where PyTorch has no custom operators.
 
-    To define a name again would take the operator away from the load that has it: each has a name of its own.
+    Each load takes a new name. To define a name again would take the operator from the load that defined it first.
     """
     if not hasattr(torch.library, "custom_op"):
         return None
@@ -270,17 +270,17 @@ def _define(space):
     defined.register_autograd(_gradients, setup_context=_save)
     return defined
 
-# What torch.compile and dispatch modes see, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_ea40366ae94d058e")
+# torch.compile and dispatch modes see a call as this one operator. Its namespace has the digest of this file.
+_OPERATOR = _define("tconv_7ee704f2ea0e3417")
 
 def _tuple(value, dims):
-    if type(value) is tuple and len(value) == dims:  # as modules have them
+    if type(value) is tuple and len(value) == dims:  # modules keep their options like this
         return value
     values = tuple(map(operator.index, value)) if hasattr(value, "__iter__") else (operator.index(value),)
     return values * dims if len(values) == 1 else values
 
 def _autocast_dtype():
-    """What autocast makes of operands; None where it is off."""
+    """The type that autocast casts operands to; None where autocast is off."""
     if not torch.is_autocast_enabled():
         return None
     newer = hasattr(torch, "get_autocast_dtype")
@@ -293,7 +293,7 @@ def _autocast(tensor, dtype):
 def _conv_transpose(
     dims, input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1
 ):
-    """Equivalent to: the conv_transpose of torch.nn.functional with `dims` spatial dimensions."""
+    """Equivalent to: conv_transpose1d, 2d or 3d of torch.nn.functional, by `dims`."""
     stride, padding, dilation = _tuple(stride, dims), _tuple(padding, dims), _tuple(dilation, dims)
     options = (stride, padding, _tuple(output_padding, dims), groups, dilation)
     autocast = _autocast_dtype()
@@ -317,14 +317,14 @@ def _wants_gradients(*tensors):
     return False
 
 def _wanted(tensors, options, program=""):
-    """The launch for these tensors; None where PyTorch's own operator is to run. It gives its errors, too."""
+    """The launch for these tensors; None where PyTorch's operator runs instead. Errors of arguments are PyTorch's."""
     x, weight, bias = tensors
     other = x if bias is None else bias
     if not (x.dtype == weight.dtype == other.dtype and x.device == weight.device == other.device):
         return None
     reason = _looked_at(tensors)
     if not reason:
-        # Shapes in a trace of torch.jit are no numbers.
+        # While torch.jit traces, shapes hold tensors instead of numbers: they are read only here.
         shapes = (x.shape, weight.shape, None if bias is None else bias.shape)
         launch = _launch_for(x.device, x.dtype, *shapes, options, program)
         if type(launch) is _Launch:
@@ -336,13 +336,13 @@ def _wanted(tensors, options, program=""):
         _elsewhere(tuple(map(int, weight.shape)), options, reason, ELSEWHERE)
     return None
 
-# Missing in some versions of PyTorch.
+# Some versions of PyTorch lack these functions: bool() and int() then answer False and 0.
 _transforms = getattr(torch._C, "_are_functorch_transforms_active", bool)
 _modes = getattr(torch._C, "_len_torch_dispatch_stack", int)
 _PLAIN = (torch.Tensor, nn.Parameter, type(None))
 
 def _looked_at(tensors):
-    """Who looks at what is computed, and so is to see PyTorch's operator; "" where nobody does."""
+    """Says what watches operators in this call, and so must see PyTorch's own; "" where nothing does."""
     if torch._C._get_tracing_state() is not None:
         return "torch.jit traces the call"
     if _transforms():
@@ -357,25 +357,25 @@ def _looked_at(tensors):
     return ""
 
 def _allows_tf32():
-    """Whether PyTorch may round operands of convolutions to TF32: its newer flag where it has one, else the older."""
+    """Whether PyTorch's flags allow TF32 in convolutions. Its newer flag decides where it has one, else the older."""
     newer = getattr(torch._C, "_get_fp32_precision_getter", None)
     return torch._C._get_cudnn_allow_tf32() if newer is None else newer("cuda", "conv") == "tf32"
 
 @functools.lru_cache(maxsize=None)
 def _elsewhere(weight_shape, options, reason, elsewhere):
-    """Says, once for each layer and reason, that PyTorch runs it; where that is an error, says so each time."""
+    """Warns, once for each layer and reason, that PyTorch runs a layer. With ELSEWHERE "error", raises each time."""
     stride, padding, _, groups, dilation = options
     channels = f"{weight_shape[0]}→{weight_shape[1] * groups}"
     sizes = f"kernel {weight_shape[2:]}, stride {stride}, padding {padding}, dilation {dilation}, groups {groups}"
     layer = f"conv_transpose{len(stride)}d {channels}, {sizes}"
-    if elsewhere == "error":  # what is raised is not kept
+    if elsewhere == "error":  # lru_cache keeps no exceptions, so every call raises
         raise RuntimeError(f"no kernel of this file runs {layer}: {reason} (ELSEWHERE is 'error')")
     warnings.warn(f"PyTorch runs {layer}, not a kernel of this file: {reason}", stacklevel=2)
 
 # ---- the modules -----------------------------------------------------------------------------------------------------
 
 class _Equal(type):
-    """Of a class that is equal to torch's, where types are compared or are the keys of a table."""
+    """Metaclass: a class with it equals the class of torch that it stands for, and is found in tables by that class."""
 
     def __eq__(cls, other):
         return cls is other or (isinstance(other, type) and other is vars(cls).get("_stands_for"))
@@ -394,9 +394,9 @@ class _CudaForward:
 
 @functools.lru_cache(maxsize=None)
 def _on_cuda(theirs):
-    """torch's class with its forward on the kernels above.
+    """A subclass of torch's class `theirs` whose forward runs the kernels above.
 
-    It has torch's name, in repr and where weights are initialised by class names; it is pickled by its own.
+    Its name is torch's, for repr and for code that initialises weights by class names. Pickle uses its qualified name.
     """
     names = {"__module__": _CudaForward.__module__, "_stands_for": theirs}
     ours = _Equal(theirs.__name__, (_CudaForward, theirs), names)
@@ -406,7 +406,7 @@ def _on_cuda(theirs):
 CudaConvTranspose2d = _on_cuda(nn.ConvTranspose2d)
 
 def _cuda_model(model):
-    """Class decorator: after construction, the kernels that this machine's GPU runs are built."""
+    """Class decorator: constructing a model also builds the kernels that run on this machine's GPU."""
     construct = model.__init__
 
     @functools.wraps(construct)
@@ -505,7 +505,7 @@ def get_init_inputs():
 # The kernels
 # ----------------------------------------------------------------------------------------------------------------------
 
-# The CUDA kernels, as one text for each family.
+# The CUDA text of the kernels, by family.
 _CUDA = {
     "wgmma": r"""
 namespace tconv {
@@ -1667,7 +1667,7 @@ int64_t launch(const std::vector<int64_t>& numbers) {
 """,
 }
 
-# What Python calls: a module of one function, in plain C, as a header of bindings alone takes seconds to compile.
+# The Python module of each family, with one function, `launch`. It is plain C: pybind11 takes seconds to compile.
 _BINDING = r"""
 #include <Python.h>
 #include <cstdint>
