@@ -48,7 +48,7 @@ def header(layers: Sequence[PlannedLayer], model: str, lines: Sequence[str]) -> 
 def _made_for(layers: Sequence[PlannedLayer]) -> list[str]:
     """What the file is for, and what becomes of all else, as comments."""
     families = {plan.kernel.family for layer in layers if not layer.left for plan in layer.variants.values()}
-    gpus = [words for family, words in _GPUS.items() if family in families]
+    gpus = [_GPUS[family] for family in sorted(families)]
     return [
         f"# Made for {' and '.join(types_of(layers)) or 'no type'} only (others: --types), at any batch and map size.",
         f"# Runs on {'; '.join(gpus)}.",

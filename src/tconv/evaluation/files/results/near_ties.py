@@ -25,7 +25,7 @@ SCALE, _DRAWS = 4.0, 12
 _FEW, _FIRST_DRAWS = 0.05, 3
 #: Models with larger results do not run again.
 _MOST_BYTES = 128 * 2**20
-_HANGS = "not checked: it hangs on rounding, Model's own changes as its operands move by that"
+_ROUNDING = "not checked: rounding decides it: Model's own result changes when its operands move by a rounding"
 
 #: Gives `Model`'s outputs with operands moved by the draw of this number; None if it cannot run like that.
 Moved = Callable[[int], Any]
@@ -100,7 +100,7 @@ class NearTies:
             if run is None:
                 break
             if not same_outputs(run, expected, dtypes=False).passed:
-                return replace(form, passed=None, reason=f"{_HANGS}; {form.reason}")
+                return replace(form, passed=None, reason=f"{_ROUNDING}; {form.reason}")
         return form
 
     def _run(self, number: int) -> Any:
@@ -113,4 +113,4 @@ class NearTies:
 
 def hangs_on_rounding(check: Check) -> bool:
     """Whether a check was not made because the result depends on rounding."""
-    return check.passed is None and check.reason.startswith(_HANGS)
+    return check.passed is None and check.reason.startswith(_ROUNDING)
