@@ -20,7 +20,9 @@ import tarfile
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from machine_code import machine_code
 from results import ROOT, kernels, load, save
@@ -29,13 +31,20 @@ from results import ROOT, kernels, load, save
 _ARCH = "sm_90a"
 
 
-def code_of(number: int) -> str:
-    """A digest of the machine code of that instance, of this process' tconv; empty if there is none."""
-    from tconv.jit.compile import compile_source
+@cache
+def every_instance() -> list[Any]:
+    """Those of this process' tconv, in their order."""
     from tconv.kernels.instances import AXES, instances
+
+    return [instance for family in AXES for instance in instances(family)]
+
+
+def code_of(number: int) -> str:
+    """A digest of the machine code of that instance; empty if there is none."""
+    from tconv.jit.compile import compile_source
     from tconv.kernels.source import header_directory, unit
 
-    every = [instance for family in AXES for instance in instances(family)]
+    every = every_instance()
     if number >= len(every):
         return ""
     cubin = compile_source(unit(every[number].kernel), _ARCH, headers=header_directory()).cubin
@@ -79,9 +88,8 @@ def main() -> int:
         parser.error("which REVISION?")
 
     from tconv.jit.toolchain import nvrtc_version
-    from tconv.kernels.instances import AXES, instances
 
-    names = [instance.name for family in AXES for instance in instances(family)]
+    names = [instance.name for instance in every_instance()]
     numbers = range(0, len(names), options.every)
     with tempfile.TemporaryDirectory() as folder:
         before = extracted(options.revision, Path(folder))

@@ -38,6 +38,7 @@ _AREAS = {
 #: All else.
 _LIBRARY = "library"
 AREAS = (*_AREAS, _LIBRARY)
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _COMMENT = re.compile(r"//[^\n]*|[ \t]+$", re.MULTILINE)
 _SHARDS = 10_000
 _LEFT_OUT = "left_out"
@@ -75,9 +76,7 @@ def _code(path: Path) -> bytes:
     except SyntaxError:  # as some model files of tests are meant to be
         return content
     for node in ast.walk(tree):
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and ast.get_docstring(
-            node
-        ):
+        if isinstance(node, _DOCUMENTED) and ast.get_docstring(node):
             node.body = node.body[1:]
     return ast.dump(tree).encode()
 
@@ -128,26 +127,34 @@ def shards_of(asked: str | None) -> dict[str, int]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if not isinstance(config.option.shard, dict):  # xdist hands the options on to its workers
+    # All code is read for it, which takes two seconds: at once for workers of xdist, which get the options; else when
+    # something asks.
+    if config.option.rotate or getattr(config.option, "numprocesses", None):
+        _shards(config)
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    return f"shards: {_written(config)}" if config.option.rotate else None
+
+
+def _shards(config: pytest.Config) -> dict[str, int]:
+    if not isinstance(config.option.shard, dict):
         config.option.shard = shards_of(config.option.shard)
-
-
-def pytest_report_header(config: pytest.Config) -> str:
-    return f"shards: {_written(config)}"
+    return config.option.shard
 
 
 def _written(config: pytest.Config) -> str:
-    return ",".join(f"{area}={number}" for area, number in config.option.shard.items())
+    return ",".join(f"{area}={number}" for area, number in _shards(config).items())
 
 
 def _shard_of(item: pytest.Item, config: pytest.Config) -> int:
-    return config.option.shard[area_of(f"tests/{item.nodeid.partition('::')[0].removeprefix('tests/')}")]
+    return _shards(config)[area_of(f"tests/{item.nodeid.partition('::')[0].removeprefix('tests/')}")]
 
 
 @pytest.fixture(scope="session")
 def shard(request: pytest.FixtureRequest) -> int:
     """The number that changes with the code of the kernels; repeated by `SHARD=`."""
-    return request.config.option.shard["kernels"]
+    return _shards(request.config)["kernels"]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

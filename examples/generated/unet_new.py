@@ -297,7 +297,7 @@ def _define(space):
     return defined
 
 # torch.compile and dispatch modes see a call as this one operator. Its namespace has the digest of this file.
-_OPERATOR = _define("tconv_aca7f2891373c0d2")
+_OPERATOR = _define("tconv_de355ae8008da567")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # modules keep their options like this
@@ -403,7 +403,7 @@ def _elsewhere(weight_shape, options, reason, elsewhere):
         raise RuntimeError(f"no kernel of this file runs {layer}: {reason} (ELSEWHERE is 'error')")
     warnings.warn(f"PyTorch runs {layer}, not a kernel of this file: {reason}", stacklevel=2)
 
-# ---- a layer's epilogue --------------------------------------------------------------------------------------
+# ---- epilogues -----------------------------------------------------------------------------------------------
 
 _GLOBAL_HOOKS = tuple(f"_global_{name}_hooks" for name in ("forward", "forward_pre", "backward", "backward_pre"))
 

@@ -312,7 +312,7 @@ def _trace(
     start, *further = (node for node in module.graph.nodes if node.op == "placeholder")
     result = module.graph.output_node().args[0]
     if not isinstance(result, Node):
-        raise InvalidProgram("the function gives no tensor; a epilogue gives one")
+        raise InvalidProgram("the function gives no tensor; an epilogue gives one")
     _check_result(result, shape, dtype)
     reader, wanted = Reader(start, dims), _ancestors(result)
     if start not in wanted:

@@ -36,7 +36,7 @@ class Recorded(NamedTuple):
 
 
 def recorded_of(layers: Sequence[PlannedLayer]) -> dict[Layer, list[Recorded]]:
-    """The kernels of each layer, with all of its epilogue; of each kind the one that runs at any size last."""
+    """The kernels of each layer, alone and with each epilogue; of each kind the one that runs at any size last."""
     found: dict[Layer, dict[Kernel[Any], Recorded]] = {}
     names: set[str] = set()
     own = {plan.problem.layer.dtype for layer in layers for plan in layer.groups[0]}

@@ -284,7 +284,7 @@ def _batches(problem: Problem) -> tuple[Problem, ...]:
 def _launches_with_epilogue(
     file: WrittenFile, layer: PlannedLayer, run_at: Sequence[Problem], run: _Runner
 ) -> Iterator[tuple[Problem, Cut | Built]]:
-    """The same with all of the layer's epilogue, in further draws."""
+    """The same with each epilogue of the layer, in further draws."""
     for epilogue in layer.kernel_epilogues:
         for use, problem in zip(layer.variants, run_at, strict=True):
             if use not in layer.fused:
@@ -294,7 +294,7 @@ def _launches_with_epilogue(
 
 
 def _with_epilogue(wanted: _Wanted, run: _Runner) -> Iterator[tuple[str, Verdict]]:
-    """The verdicts of all the layer's kernels with all of its epilogue."""
+    """The verdicts of the layer's kernels with each of its epilogues."""
     uses = [
         (epilogue, *variant) for epilogue in wanted.layer.kernel_epilogues for variant in wanted.layer.fused.items()
     ]

@@ -159,7 +159,7 @@ class Epilogues:
         self.modules: set[str] = set()
         #: What each was seen to be, by `KnownEpilogue.said`; None where it was now this and now that.
         self.known: dict[Any, KnownEpilogue | None] = {}
-        #: Why a layer's epilogue is not its epilogue, by the layer's name, where the file's text does not show it.
+        #: Why a layer's kernel does not take what follows it, by the layer's name, where the text does not show it.
         self.ends: dict[str, str] = {}
         self._runtime: dict[str, Any] = {
             "functools": functools,

@@ -378,7 +378,7 @@ class _NamedRecorder(Recorder):  # type: ignore[no-untyped-call]
         return f"{name}, {where}" if name else where
 
     def _note_end(self, layer: nn.Module) -> None:
-        """Why a layer's epilogue is not its epilogue, where the model file's text does not show it."""
+        """Why the kernel of a layer does not take what follows the layer, where the model file does not show it."""
         if self._epilogues is None:
             return
         caller = next(iter(self._inside[-2:-1]), None)

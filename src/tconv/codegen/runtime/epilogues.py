@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # ---- copied from here on
 
-# ---- a layer's epilogue --------------------------------------------------------------------------------------
+# ---- epilogues -----------------------------------------------------------------------------------------------
 
 
 # ---- where programs are computed
@@ -225,7 +225,7 @@ def _known_epilogue(epilogue, layer, x):
         known = _EPILOGUES.get(tuple(part.replace("channel", "sample") if part in each else part for part in said))
     if known is None or (known.types and x.dtype not in known.types):
         what = "something else than numbers and tensors of its type and device" if said is None else said[1:]
-        words = f"no kernel in this file computes the epilogue of {layer.kernel.name} and reads {what}: PyTorch does"
+        words = f"no kernel in this file computes the epilogue of {layer.kernel.name} that reads {what}: PyTorch does"
         warnings.warn(f"{words}; tconv optimize makes one for it", stacklevel=2)
         return None, ()
     return known, [tensors[place] for place in known.operands]
