@@ -297,7 +297,7 @@ def _define(space):
     return defined
 
 # torch.compile and dispatch modes see a call as this one operator. Its namespace has the digest of this file.
-_OPERATOR = _define("tconv_de355ae8008da567")
+_OPERATOR = _define("tconv_93a424d40ed5c07b")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # modules keep their options like this
@@ -1432,8 +1432,8 @@ template <class Kernel> struct WgmmaStore {
   template <int width> TCONV_DEVICE bool find_item(const Subtile& subtile, int item, float*& to) const {
     const int number = warp / 4 * 64 + item * width / run, phase = subtile.phase + item * width % run;
     const int first = (warp % 4 * 32 + lane) / Items<width>::lanes;
-    const bool present = (Items<width>::whole || first < staged_channels(subtile)) &&
-                         find(number, subtile.tile, block_phase + phase, to);
+    const bool has_channel = Items<width>::whole || first < staged_channels(subtile);
+    const bool present = has_channel && find(number, subtile.tile, block_phase + phase, to);
     to += (subtile.octet * 8 + first) * plane();
     return present;
   }

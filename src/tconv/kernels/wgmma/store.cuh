@@ -155,8 +155,8 @@ struct WgmmaStore {
   TCONV_DEVICE bool find_item(const Subtile& subtile, int item, Element*& to) const {
     const int number = warp / 4 * 64 + item * width / run, phase = subtile.phase + item * width % run;
     const int first = (warp % 4 * 32 + lane) / Items<width>::lanes;
-    const bool present = (Items<width>::whole || first < staged_channels(subtile)) &&
-                         find(number, subtile.tile, block_phase + phase, to);
+    const bool has_channel = Items<width>::whole || first < staged_channels(subtile);
+    const bool present = has_channel && find(number, subtile.tile, block_phase + phase, to);
     to += (subtile.octet * 8 + first) * plane();
     return present;
   }
@@ -165,7 +165,7 @@ struct WgmmaStore {
   TCONV_DEVICE void read_ahead(const Subtile& subtile, Ahead<width>& ahead) const {
     constexpr int lanes = Items<width>::lanes, channel_lanes = Items<width>::channel_lanes;
     const int thread = warp % 4 * 32 + lane, channels = staged_channels(subtile);
-    Element* to;
+    Element* to = y;  // what is absent has an address as well, which nobody reads
     const bool inside = find_item<width>(subtile, thread % lanes, to);
 #pragma unroll
     for (int step = 0; step < Ahead<width>::steps; ++step) {
