@@ -19,6 +19,7 @@ from tconv.dispatch import passing_mode
 from tconv.errors import InvalidProgram
 from tconv.pointwise.derivative import BY_RESULT, Computed, Gradient
 from tconv.pointwise.graph import Reader
+from tconv.precision import allows_tf32
 
 _log = logging.getLogger("tconv")
 _MOST_TRACED = 256
@@ -43,12 +44,14 @@ class Traced:
         function: of the layer's result and of these, as it was traced: whatever it reads may change, and
             this does not.
         gradient: of the program; None where PyTorch differentiates `function`.
+        promoted: the result is float32 and the layer's of 16 bits, as behind autocast with float32 parameters.
     """
 
     program: str
     operands: Callable[..., Sequence[Tensor]]
     function: Callable[..., Tensor]
     gradient: Gradient | None
+    promoted: bool = False
 
 
 class Epilogue:
@@ -120,12 +123,19 @@ def conv_transpose(
             return ops.conv_transpose(dims, input, weight, bias, *arguments)  # raises PyTorch's error
         shape = shape if input.dim() == dims + 2 else shape[1:]
         traced = epilogue.traced(dims, shape, cast[0].dtype, cast[0].device, epilogue_inputs)
-        operands = traced.operands(*epilogue_inputs)
-        route = routes.find_route(dims, batched, *cast[1:], arguments, traced.program)
-        if route is not None:
-            result = _run(route, traced, shape, batched, *cast[1:], operands)
+        operands, tensors = traced.operands(*epilogue_inputs), (batched, *cast[1:])
+        if traced.promoted:
+            # TF32 holds 16-bit operands, so the kernel for float32 has exact products.
+            x, w, b = tensors
+            tensors = x.float(), w.float(), None if b is None else b.float()
+            operands = [t.float() for t in operands]
+        if traced.promoted and not allows_tf32():
+            reason = "its result is float32, and flags forbid TF32, in which the kernel for that computes"
+        elif (route := routes.find_route(dims, *tensors, arguments, traced.program)) is not None:
+            result = _run(route, traced, shape, *tensors, operands)
             return result if input.dim() == dims + 2 else result.squeeze(0)
-        reason = "PyTorch's operator runs the layer"
+        else:
+            reason = "PyTorch's operator runs the layer"
     if not torch.compiler.is_compiling():
         _log.debug("the epilogue runs by itself: %s", reason)
     return epilogue(ops.conv_transpose(dims, input, weight, bias, *arguments), *epilogue_inputs)
@@ -314,7 +324,8 @@ def _trace(
     if not isinstance(result, Node):
         raise InvalidProgram("the function gives no tensor; an epilogue gives one")
     _check_result(result, shape, dtype)
-    reader, wanted = Reader(start, dims), _ancestors(result)
+    promoted = result.meta["val"].dtype != dtype
+    reader, wanted = Reader(start, dims, promoted), _ancestors(result)
     if start not in wanted:
         raise InvalidProgram("the function's result does not depend on the layer's")
     for node in module.graph.nodes:
@@ -322,7 +333,11 @@ def _trace(
             reader.read(node)
     function = _function(module, start, reader.operands, result)
     return Traced(
-        reader.program(result).text, _before(module, further, reader.operands), function, reader.gradient(result)
+        reader.program(result).text,
+        _before(module, further, reader.operands),
+        function,
+        reader.gradient(result),
+        promoted,
     )
 
 
@@ -330,7 +345,7 @@ def _check_result(result: Node, shape: tuple[int, ...], dtype: torch.dtype) -> N
     value = result.meta["val"]
     if value.shape != shape:
         raise InvalidProgram(f"the function's result has the shape {tuple(value.shape)}, and the layer's {shape}")
-    if value.dtype != dtype:
+    if value.dtype != dtype and not (value.dtype == torch.float32 and dtype.itemsize == 2):
         raise InvalidProgram(f"the function's result is {value.dtype}, and the layer's {dtype}; cast it")
 
 

@@ -291,6 +291,37 @@ def test_sums_of_slices_are_rounded_once(launched: list[Plan], monkeypatch: pyte
     assert found.dtype == torch.bfloat16 and len(launched) == 65
 
 
+@pytest.mark.parametrize("skip_type", [torch.float32, torch.bfloat16])
+def test_a_float32_operand_promotes_the_result(launched: list[Plan], skip_type: torch.dtype) -> None:
+    """As under autocast, where parameters stay float32. The kernel is then the one for float32."""
+    shapes = [(2, 4, 5, 4), (4, 3, 3, 2), (3,), (3, 1, 1), (2, 3, 7, 5)]
+    types = [torch.bfloat16] * 3 + [torch.float32, skip_type]
+    of = [t.to(dtype).requires_grad_() for t, dtype in zip(tensors(shapes), types, strict=True)]
+    function = lambda y, shift, skip: torch.clamp(y + shift, -0.5, 1.0) * skip  # noqa: E731
+    exact = [t.detach().double().requires_grad_() for t in of]
+    got = tconv.conv_transpose2d(*of[:3], epilogue=Epilogue(function), epilogue_inputs=of[3:])
+    sides = [got, function(functional.conv_transpose2d(*of[:3]), *of[3:])]
+    sides.append(function(functional.conv_transpose2d(*exact[:3]), *exact[3:]))
+    wanted = (of, of, exact)
+    found = [[y, *torch.autograd.grad(y.sum() + (y * y).sum() / 2, to)] for y, to in zip(sides, wanted, strict=True)]
+    for mine, pytorchs, right in zip(*found, strict=True):
+        assert mine.dtype == pytorchs.dtype
+        assert (mine - right).abs().max() <= 2 * (pytorchs - right).abs().max() + 1e-5 * right.abs().max()
+    assert {plan.problem.layer.dtype for plan in launched} == {"float32"}
+    assert len(launched) == 3, "forward, and of the gradients the layer's and the skip's"
+
+
+def test_where_tf32_is_forbidden_a_promoted_result_runs_apart(
+    launched: list[Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(epilogues, "allows_tf32", lambda: False)
+    x, weight = (t.bfloat16() for t in tensors([(2, 4, 5, 4), (4, 3, 3, 2)]))
+    shift = torch.rand(3, 1, 1)
+    got = tconv.conv_transpose2d(x, weight, epilogue=Epilogue(torch.add), epilogue_inputs=(shift,))
+    torch.testing.assert_close(got, functional.conv_transpose2d(x, weight) + shift)
+    assert not any(plan.problem.layer.epilogue for plan in launched)
+
+
 def test_gradients_in_channels_last(launched: list[Plan]) -> None:
     x, weight, bias = (t.half().requires_grad_() for t in tensors([(2, 32, 9, 9), (32, 64, 3, 3), (64,)]))
     skip = torch.randn(2, 64, 11, 11).half().requires_grad_()

@@ -228,6 +228,26 @@ def test_compiled_under_autocast(dtype: torch.dtype) -> None:
         torch.testing.assert_close(compiled(x, skip), model(x, skip), rtol=4e-2, atol=4e-2)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_float32_parameter_under_autocast(dtype: torch.dtype) -> None:
+    """It promotes the result, which the kernel for float32 computes."""
+    torch.manual_seed(0)
+    of = [torch.randn(shape, device="cuda") for shape in [(4, 64, 32, 32), (64, 64, 3, 3), (64,), (64, 1, 1)]]
+    epilogue = tconv.Epilogue(lambda y, shift: torch.clamp(torch.nn.functional.mish(y + shift), -1.0, 1.0))
+    sides = []
+    for fused in (True, False, None):
+        given = [(t.double() if fused is None else t).clone().requires_grad_() for t in of]
+        with torch.autocast("cuda", dtype, enabled=fused is not None):
+            if fused:
+                y = tconv.conv_transpose2d(*given[:3], 2, 1, 1, epilogue=epilogue, epilogue_inputs=given[3:])
+            else:
+                y = epilogue(torch.nn.functional.conv_transpose2d(*given[:3], 2, 1, 1), *given[3:])
+        sides.append([y, *torch.autograd.grad(y.square().sum(), given)])
+    for mine, other, right in zip(*sides, strict=True):
+        assert mine.dtype == other.dtype == torch.float32
+        assert (mine - right).abs().max() <= 2 * (other - right).abs().max() + 1e-4 * right.abs().max()
+
+
 def test_compiled_with_gradients() -> None:
     torch.manual_seed(0)
     model = Model().cuda().requires_grad_(True)

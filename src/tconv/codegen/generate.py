@@ -112,6 +112,7 @@ def generate(
         runtime.EPILOGUES: hands_over,
         runtime.PROGRAMS: bool(programs),
         runtime.SCALES: scales,
+        runtime.PROMOTES: any("promotes=" in each for each in recorded_epilogues),
         runtime.SEQUENCES: bool(programs) and bool(epilogues.modules),
     }
     reads = [f"{constants[each]}: {records.operands_of(each)}" for each in programs]

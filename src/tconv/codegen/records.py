@@ -162,6 +162,8 @@ def known(
     words += ["wide=True"] * any(name in _IN_FLOAT for name in re.findall(r"\w+(?=\()", epilogue.calls))
     if not types <= set(epilogue.types):
         words += [f"types=({' '.join(f'torch.{dtype},' for dtype in epilogue.types)})"]
+    promotes = "float32" in types & set(epilogue.types) and types & {"float16", "bfloat16"}
+    words += [f"promotes={epilogue.promotes}"] * bool(promotes and epilogue.promotes)
     said = ", ".join(f'"{part}"' if isinstance(part, str) and '"' not in part else repr(part) for part in epilogue.said)
     said = f"({said}{',' * (len(epilogue.said) == 1)})"
     line = f"{said}: _Known({', '.join(words)})"

@@ -30,12 +30,14 @@ class Reader:
     Args:
         y: what the program is of, a result (N, C, ...), or (C, ...).
         spatial_dims: how many axes lie behind the channels.
+        promoted: the program's result is float32 where `y` has 16 bits. What it reads may be of both types.
     """
 
-    def __init__(self, y: Node, spatial_dims: int) -> None:
+    def __init__(self, y: Node, spatial_dims: int, promoted: bool = False) -> None:
         self._tape = Tape()
         self._builder = self._tape.builder
         self._dims, self._y = spatial_dims, y.meta["val"]
+        self._types = (self._y.dtype, torch.float32) if promoted else (self._y.dtype,)
         self._values: dict[Node, Value] = {y: self._tape.value(self._builder.sum())}
         #: What does not depend on `y`, in the order in which the program takes it.
         self.operands: list[Node] = []
@@ -114,7 +116,7 @@ class Reader:
         value, y = node.meta.get("val"), self._y
         if not isinstance(value, torch.Tensor):
             raise InvalidProgram(f"{node} is no tensor")
-        if value.dtype != y.dtype:
+        if value.dtype not in self._types:
             raise InvalidProgram(f"{node} is {value.dtype}, and the layer's result {y.dtype}; cast one of them")
         if value.device != y.device and value.dim() > 0:
             raise InvalidProgram(f"{node} is on {value.device}, and the layer's result on {y.device}; move one of them")

@@ -69,6 +69,7 @@ class KnownEpilogue:
         operands: which of the tensors that it reads these take, in their order.
         types: of results for which it calls the same.
         learns: of each operand, whether it asked for a gradient.
+        promotes: those of `operands`, by their places there, that promote the result: `notes.Notes.promoting`.
     """
 
     said: tuple[int | str | None, ...]
@@ -76,6 +77,7 @@ class KnownEpilogue:
     operands: tuple[int, ...]
     types: tuple[str, ...]
     learns: tuple[bool, ...]
+    promotes: tuple[int, ...] = ()
 
     def beside(self, other: KnownEpilogue | None) -> KnownEpilogue | None:
         """What is known by both; None where they are not the same."""
@@ -240,7 +242,8 @@ class Epilogues:
             if result.dtype in types:  # else what it reads is another thing each time
                 operands = tuple(places[_memory(operand)] for operand in notes.operands)
                 learns = tuple(operand.requires_grad for operand in notes.operands)
-                found = KnownEpilogue(said, calls, operands, tuple(str(dtype)[6:] for dtype in types), learns)
+                named, promotes = tuple(str(dtype)[6:] for dtype in types), tuple(sorted(notes.promoting))
+                found = KnownEpilogue(said, calls, operands, named, learns, promotes)
                 self.known[said] = found.beside(self.known.get(said, found))
         return calls
 

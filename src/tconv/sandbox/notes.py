@@ -35,13 +35,17 @@ class Notes(TorchFunctionMode):
         self.shape, self.dtype, self.device = like.shape, dtype or like.dtype, like.device
         #: The tensors that were met, by their numbers.
         self.operands: list[Tensor] = []
-        self._given, self._calls = like.dtype, list[str]()
+        #: Of these, after `of`, those that promote the epilogue's result: with axes and in float32, they make it
+        #: float32 where the layer's is of 16 bits.
+        self.promoting: frozenset[int] = frozenset()
+        self._given, self._calls, self._promotes = like.dtype, list[str](), True
 
     def of(self, epilogue: Callable[[Any], Any]) -> str:
         """All that the epilogue calls, and at last what it gives."""
         with self:
             last = epilogue(Result(self, "y", typed=True))
         typed = not isinstance(last, Result) or last._typed
+        self.promoting = self._promoted_by(last) if self._promotes else frozenset()
         return "; ".join([*self._calls, self._said(last) if typed else "?"])
 
     def __torch_function__(
@@ -80,10 +84,20 @@ class Notes(TorchFunctionMode):
             typed = self.dtype == torch.float32 == torch.get_default_dtype() and not any(map(self._is_cast, values))
             said = said if typed else ["?"]
         self._calls.append(f"{result} = {name}({', '.join(said)})")
-        if in_place and isinstance(args[0], Result):
+        if in_place and isinstance(args[0], Result):  # it keeps its type, whatever the others' are
             args[0]._name = result
             return args[0]
-        return Result(self, result, typed=typed and name not in _COMPARISONS)
+        compares = name in _COMPARISONS
+        # A condition says nothing of the type, and normalisation gives its input's.
+        deciding = args[:1] if by_channel else args[1:] if name == "where" else () if compares else values
+        promoted_by = frozenset[int]().union(*map(self._promoted_by, deciding))
+        self._promotes &= name != "prelu"  # autocast casts what it takes to 16 bits; else its types must be equal
+        return Result(self, result, typed and not compares, promoted_by)
+
+    def _promoted_by(self, value: Any) -> frozenset[int]:
+        if isinstance(value, Result):
+            return value._promoted_by
+        return frozenset(number for number, operand in enumerate(self.operands) if operand is value)
 
     def _is_typed(self, value: Any) -> bool:
         return value._typed if isinstance(value, Result) else getattr(value, "dtype", None) == self._given
@@ -116,11 +130,19 @@ class Result:
     Args:
         name: what it is called in what is noted.
         typed: it is of the result's type, and has axes. Of a comparison and numbers alone the numbers' types decide.
+        promoted_by: the numbers of the tensors that promote it.
         cast: it is a number of another type, which is cast to the result's.
     """
 
-    def __init__(self, notes: Notes, name: str, typed: bool = False, cast: bool = False) -> None:
-        self._notes, self._name, self._typed, self._cast = notes, name, typed, cast
+    def __init__(
+        self,
+        notes: Notes,
+        name: str,
+        typed: bool = False,
+        promoted_by: frozenset[int] = frozenset(),
+        cast: bool = False,
+    ) -> None:
+        self._notes, self._name, self._typed, self._promoted_by, self._cast = notes, name, typed, promoted_by, cast
 
     @classmethod
     def __torch_function__(

@@ -439,7 +439,7 @@ def decode_trace(fields: dict[str, Any]) -> Trace:
     """The answer of `Tracer.trace` and `Tracer.fused`, after a passage through JSON."""
     sites = {int(number): tuple(calls) for number, calls in fields.get("sites", {}).items()}
     known = tuple(
-        KnownEpilogue(tuple(of["said"]), of["calls"], *(tuple(of[name]) for name in ("operands", "types", "learns")))
+        KnownEpilogue(calls=of["calls"], **{name: tuple(value) for name, value in of.items() if name != "calls"})
         for of in fields.get("known", ())
     )
     modules, apart = tuple(fields.get("modules", ())), fields.get("apart", {})

@@ -17,11 +17,13 @@ from pathlib import Path
 from tconv.codegen.marks import marks, only, unmarked
 
 #: What marks ask of a file: whether layers have epilogues; whether kernels compute any of them, by programs; whether a
-#: program scales by a tensor, whose gradient needs its own program; whether a layer gets modules of a Sequential.
-EPILOGUES, PROGRAMS, SCALES, SEQUENCES = (
+#: program scales by a tensor, whose gradient needs its own program; whether operands may promote a result of 16 bits to
+#: float32, for which the file has kernels, too; whether a layer gets modules of a Sequential.
+EPILOGUES, PROGRAMS, SCALES, PROMOTES, SEQUENCES = (
     "where epilogues are fused",
     "where programs are computed",
     "where tensors scale",
+    "where results are promoted",
     "where sequences are fused",
 )
 #: Whether the file calls functions of torch.nn.functional; whether the model may have layers that the file's text does

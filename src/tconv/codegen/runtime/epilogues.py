@@ -11,6 +11,7 @@ from torch import nn
 if TYPE_CHECKING:
     from tconv.codegen.runtime.conv_transpose import (
         _OPERATOR,
+        _allows_tf32,
         _conv_transpose,
         _fill,
         _last,
@@ -108,7 +109,12 @@ class _Epilogue:
     def read(self, shape, like):
         """Words that decide what the epilogue computes on a result of that shape, with type and device of `like`, and
         the tensors that it reads. The words are None where it reads something that they cannot name."""
-        said, tensors, values = [self.site], [], []
+        said, tensors, values, types = [self.site], [], [], [like.dtype]
+        # ---- where programs are computed
+        # ---- where results are promoted
+        types += [torch.float32] * (like.element_size() == 2)
+        # ---- where results are promoted
+        # ---- where programs are computed
         for module in self.modules:
             numbers, names = _POINTWISE[type(module)]
             said.append(f"{type(module).__name__}({', '.join(repr(getattr(module, name)) for name in numbers)})")
@@ -116,7 +122,7 @@ class _Epilogue:
         for value in (*values, *self.reads):
             if isinstance(value, torch.Tensor):
                 kind = _kind(tuple(value.shape), shape)
-                if kind is None or value.dtype != like.dtype or value.device != like.device:
+                if kind is None or value.dtype not in types or value.device != like.device:
                     return None, ()
                 places = [place for place, tensor in enumerate(tensors) if tensor is value]
                 if not places:
@@ -183,6 +189,21 @@ def _fused(tensors, options, epilogue, autocast):
     known, operands = _known_epilogue(epilogue, layer, x)
     if autocast is not None and known and known.wide:
         return None
+    # ---- where programs are computed
+    # ---- where results are promoted
+    if known and any(operand.dtype != x.dtype for operand in operands):
+        # The result is float32 if one of these is, and has axes. The kernel for float32 computes it: TF32 holds 16-bit
+        # operands, so products are exact.
+        promoting = [operands[place] for place in known.promotes]
+        if not any(t.dtype == torch.float32 and t.dim() for t in promoting) or not _allows_tf32():
+            return None
+        x, weight, bias = tensors = tuple(t if t is None else t.float() for t in tensors)
+        operands = [t.float() for t in operands]
+        layer = _launch_for(x.device, x.dtype, x.shape, weight.shape, None if bias is None else bias.shape, options)
+        if type(layer) is not _Launch:
+            return None
+    # ---- where results are promoted
+    # ---- where programs are computed
     program = known and known.program
     # ---- where programs are computed
     gradients = _wants_gradients(*tensors, *around, *operands)
