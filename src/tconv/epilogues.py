@@ -44,14 +44,15 @@ class Traced:
         function: of the layer's result and of these, as it was traced: whatever it reads may change, and
             this does not.
         gradient: of the program; None where PyTorch differentiates `function`.
-        promoted: the result is float32 and the layer's of 16 bits, as behind autocast with float32 parameters.
+        promoted_from: the layer's type of 16 bits where the result is float32, as under autocast with float32
+            parameters; None where both have one type.
     """
 
     program: str
     operands: Callable[..., Sequence[Tensor]]
     function: Callable[..., Tensor]
     gradient: Gradient | None
-    promoted: bool = False
+    promoted_from: torch.dtype | None = None
 
 
 class Epilogue:
@@ -124,12 +125,12 @@ def conv_transpose(
         shape = shape if input.dim() == dims + 2 else shape[1:]
         traced = epilogue.traced(dims, shape, cast[0].dtype, cast[0].device, epilogue_inputs)
         operands, tensors = traced.operands(*epilogue_inputs), (batched, *cast[1:])
-        if traced.promoted:
+        if traced.promoted_from:
             # TF32 holds 16-bit operands, so the kernel for float32 has exact products.
             x, w, b = tensors
             tensors = x.float(), w.float(), None if b is None else b.float()
             operands = [t.float() for t in operands]
-        if traced.promoted and not allows_tf32():
+        if traced.promoted_from and not allows_tf32():
             reason = "its result is float32, and flags forbid TF32, in which the kernel for that computes"
         elif (route := routes.find_route(dims, *tensors, arguments, traced.program)) is not None:
             result = _run(route, traced, shape, *tensors, operands)
@@ -221,7 +222,10 @@ def _known(
     of_inputs: Sequence[Tensor | None] = (None, None, None)
     if any(wanted):
         bias_sizes = None if bias is None else list(bias.shape)
-        of_inputs = routes.layer_gradients(of_layer, input, weight, bias_sizes, route.arguments, wanted)
+        # In the layer's type, as PyTorch computes them.
+        of_type = ctx.traced.promoted_from or input.dtype
+        own = of_layer.to(of_type), input.to(of_type), weight.to(of_type)
+        of_inputs = routes.layer_gradients(*own, bias_sizes, route.arguments, wanted)
     yield from of_inputs[:2]
     yield summed("layer", channels).reshape(bias.shape) if shares else of_inputs[2]
     for operand, shape, source in zip(operands, route.operand_shapes, sources, strict=True):
@@ -337,7 +341,7 @@ def _trace(
         _before(module, further, reader.operands),
         function,
         reader.gradient(result),
-        promoted,
+        dtype if promoted else None,
     )
 
 

@@ -197,6 +197,7 @@ def _fused(tensors, options, epilogue, autocast):
         promoting = [operands[place] for place in known.promotes]
         if not any(t.dtype == torch.float32 and t.dim() for t in promoting) or not _allows_tf32():
             return None
+        known = known._replace(from_type=x.dtype)
         x, weight, bias = tensors = tuple(t if t is None else t.float() for t in tensors)
         operands = [t.float() for t in operands]
         layer = _launch_for(x.device, x.dtype, x.shape, weight.shape, None if bias is None else bias.shape, options)

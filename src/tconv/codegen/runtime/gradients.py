@@ -80,6 +80,10 @@ def _known_gradients(ctx, gradient, needed, saved, y):
             found[place] = (part if factor == 1 else part * factor).to(x.dtype)
     of_bias = sums.get(("layer", (0, *range(2, x.dim())))) if needed[2] else None
     needed = (*needed[:2], needed[2] and of_bias is None)
+    # ---- where results are promoted
+    if known.from_type:  # the layer's own gradients are computed in its type, as PyTorch does
+        of_layer, x, weight = (t.to(known.from_type) for t in (of_layer, x, weight))
+    # ---- where results are promoted
     of_inputs = _gradients(ctx, of_layer, (x, weight), needed)[:3] if any(needed) else (None, None, None)
     return (*of_inputs[:2], of_inputs[2] if of_bias is None else of_bias.clone(), *found)
 

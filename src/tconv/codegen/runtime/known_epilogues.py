@@ -17,6 +17,7 @@ _AGAIN = ()
 #   wide       whether autocast computes some of it in float32
 #   types      types of the result for which the record holds; empty for all
 #   promotes   operands that make a 16-bit result float32 if they are float32 and have axes
+#   from_type  the layer's 16-bit type, where they do
 # Backward is given the gradient of the epilogue's result. With L the gradient of the layer's result:
 #   backward   the program that computes L from the operands `reads` and the given gradient
 #   slope      a function that computes L from the given gradient and the result; forward keeps the result if `keeps`
@@ -24,8 +25,8 @@ _AGAIN = ()
 #              (program, reads): the result of another program; "again": PyTorch computes it; None: it has no gradient
 _Known = namedtuple(
     "_Known",
-    "program operands again sources backward reads slope keeps wide types promotes",
-    defaults=((), None, (), "", (), None, False, False, (), ()),
+    "program operands again sources backward reads slope keeps wide types promotes from_type",
+    defaults=((), None, (), "", (), None, False, False, (), (), None),
 )
 # Records by the words of `_Epilogue.read`.
 _EPILOGUES = {}
