@@ -295,7 +295,7 @@ PLANTED = {
         "a limit of another sign",
     ),
     "types of numbers": ("repr(value))  #", "str(value and float(value)))  #", "an integer"),
-    "types of tensors": ("or value.dtype != like.dtype ", "", "a tensor of another type"),
+    "types of tensors": ("or value.dtype not in types ", "", "a tensor of another type"),
     "kinds of tensors": ('f"{kind}{places[0]}"', 'f"channel{places[0]}"', "a tensor of another kind"),
     "one tensor twice": ("if tensor is value]", "if False]", "one tensor twice"),
     "numbers of modules": ("repr(getattr(module, name)) for", "'' for", "a module's number"),
