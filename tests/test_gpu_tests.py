@@ -46,7 +46,6 @@ def gpu_tests(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Modul
     monkeypatch.setattr(gpu_tests, "ROOT", tmp_path)
     monkeypatch.setattr(results, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(gpu_tests, "environment", lambda: {"gpu": "NVIDIA X"})
-    monkeypatch.setattr(gpu_tests, "tree", lambda: "a tree")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     for name, text in (("test_few", FEW), ("test_many", MANY)):
         path = tmp_path / "tests" / f"{name}.py"
@@ -57,6 +56,15 @@ def gpu_tests(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Modul
     for name in set(sys.modules) - before:
         if name in ("gpu_tests", "results"):
             del sys.modules[name]
+
+
+def test_other_code_is_another_tree(gpu_tests: ModuleType, tmp_path: Path) -> None:
+    before = gpu_tests.tree()
+    assert gpu_tests.tree() == before
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "new.py").write_text("one = 1")
+    assert len(before) == 12
+    assert gpu_tests.tree() != before
 
 
 @pytest.fixture
@@ -70,7 +78,7 @@ def test_every_test_counts_once(
     (tmp_path / "tests" / "test_broken.py").write_text(BROKEN)
     assert gpu_tests.main(["--workers", "2", "--commit", "abc"]) == 1
     found = kept()
-    assert (found["environment"], found["tree"], found["commit"]) == ({"gpu": "NVIDIA X"}, "a tree", "abc")
+    assert (found["environment"], found["tree"], found["commit"]) == ({"gpu": "NVIDIA X"}, gpu_tests.tree(), "abc")
     parts = found["parts"]
     assert list(parts) == [*(f"tests/test_many.py {n}/2" for n in (1, 2)), "tests/test_few.py 1/1"]
     assert parts["tests/test_many.py 1/2"]["counts"] == {"passed": 64}
