@@ -1,4 +1,4 @@
-"""The wheel holds every file of the package, and works where nothing else of the repository is."""
+"""The wheel holds every file of the package, and works where nothing else of the repository is; the sdist holds all."""
 
 from __future__ import annotations
 
@@ -7,12 +7,28 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
+#: Files and folders that packages are built from.
+SOURCES = ("LICENSE", "MANIFEST.in", "README.md", "pyproject.toml", "src")
+#: What the sdist has besides.
+REST = (
+    ".ci",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "Makefile",
+    "benchmarks",
+    "constraints.txt",
+    "docs",
+    "examples",
+    "tests",
+)
 #: One layer for each family.
 MODEL = """
 import torch
@@ -39,13 +55,21 @@ def run(*command: str | Path, **options: object) -> str:
     return str(result.stdout)
 
 
+def copied(names: Iterable[str], folder: Path) -> list[Path]:
+    """Files and folders of the repository, since building leaves folders behind. The files, from the repository on."""
+    for name in names:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+        else:
+            shutil.copy(ROOT / name, folder)
+    return [path.relative_to(folder) for path in folder.rglob("*") if path.is_file()]
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy, since building leaves folders behind; without a network."""
+    """Built without a network."""
     folder = tmp_path_factory.mktemp("wheel")
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, folder)
-    shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    copied(SOURCES, folder)
     alone = ("--no-index", "--no-deps", "--no-build-isolation", "--disable-pip-version-check")
     run(sys.executable, "-m", "pip", "wheel", "-q", *alone, "-w", folder / "dist", folder)
     (built,) = (folder / "dist").glob("tconv-*.whl")
@@ -56,6 +80,14 @@ def test_it_holds_every_file_of_the_package(wheel: Path) -> None:
     packed = {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("tconv/")}
     files = (path for path in (ROOT / "src" / "tconv").rglob("*") if path.is_file() and "__pycache__" not in path.parts)
     assert packed == {path.relative_to(ROOT / "src").as_posix() for path in files}
+
+
+def test_the_sdist_holds_every_file_of_the_repository(tmp_path: Path) -> None:
+    files = copied((*SOURCES, *REST), tmp_path)
+    run(sys.executable, "-c", "from setuptools import build_meta; build_meta.build_sdist('dist')", cwd=tmp_path)
+    (built,) = (tmp_path / "dist").glob("tconv-*.tar.gz")
+    with tarfile.open(built) as packed:
+        assert {path.as_posix() for path in files} <= {name.partition("/")[2] for name in packed.getnames()}
 
 
 @pytest.mark.slow
