@@ -16,6 +16,7 @@ from torch._prims_common import suggest_memory_format
 from torch.autograd import forward_ad
 
 from tconv.errors import Unsupported
+from tconv.memory import CHANNELS_LAST_FORMATS
 from tconv.planner import FAMILIES, Gpu, Plan, Unplannable, choose
 from tconv.planner.choice import reads_channels_last, was_slower, why_pytorch
 from tconv.planner.tuned import Answers
@@ -121,10 +122,10 @@ def passing_mode() -> str | None:
 
 def result_format(input: Tensor, weight: Tensor) -> torch.memory_format:
     """The memory format of the result, by PyTorch's rule for cuDNN: channels_last if input or weight suggest it."""
-    if weight.dim() not in (4, 5) or input.dtype == torch.float64:
+    if weight.dim() not in CHANNELS_LAST_FORMATS or input.dtype == torch.float64:
         return torch.contiguous_format
     batched = input if input.dim() == weight.dim() else input.unsqueeze(0)
-    chosen = torch.channels_last if weight.dim() == 4 else torch.channels_last_3d
+    chosen = CHANNELS_LAST_FORMATS[weight.dim()]
     suggested = suggest_memory_format(batched), suggest_memory_format(weight)
     return chosen if chosen in suggested else torch.contiguous_format
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
+#: The channels_last format, by the number of axes. Tensors of other numbers have none.
+CHANNELS_LAST_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 #: What a kernel loads or stores at once, at most.
 VECTOR_BYTES = 16
 

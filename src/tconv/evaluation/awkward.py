@@ -26,8 +26,6 @@ Run = Callable[[Operands], Tensor]
 #: that it reaches in PyTorch. An implementation may choose where positions start.
 Reach = Literal["exact", "phases"]
 
-#: Far beyond fp16's exponents, well inside those of float32.
-_SCALING_EXPONENT = 24
 #: The large and the tiny inputs, as powers of two, by dtype; every product and sum stays finite and normal.
 _EXTREME_EXPONENT = {"float32": 60, "bfloat16": 60, "float16": 9, "float64": 500}
 
@@ -36,10 +34,12 @@ def scaling(run: Run, operands: Operands, problem: Problem) -> Check:
     """Rule 5: an input times a power of two gives the result times that power, bit for bit. The bias is zero."""
     name = "power-of-two scaling"
     if problem.layer.dtype == "float16":
-        return Check(name, None, reason="not checked: float16 itself has no room for a factor of 2^24")
+        return Check(
+            name, None, reason=f"not checked: float16 itself has no room for a factor of 2^{draws.BEYOND_FLOAT16}"
+        )
     plain = draws.without_bias(operands)
     unit = run(plain).clone()
-    for exponent in (_SCALING_EXPONENT, -_SCALING_EXPONENT):
+    for exponent in (draws.BEYOND_FLOAT16, -draws.BEYOND_FLOAT16):
         got = run(plain._replace(x=plain.x * 2.0**exponent)) * 2.0**-exponent
         if not same_values(unit, got):
             index = first_difference(unit, got)

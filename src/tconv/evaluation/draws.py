@@ -10,6 +10,9 @@ from torch import Tensor
 from tconv.evaluation.reference import Operands
 from tconv.problem import Problem
 
+#: Inputs times two to the power of plus or minus this are beyond float16's exponents, and well inside float32's.
+BEYOND_FLOAT16 = 24
+
 
 def draw(problem: Problem, device: torch.device, seed: int) -> Operands:
     """Normal inputs, and normal weights so scaled that outputs are of order one; the same for the same seed."""

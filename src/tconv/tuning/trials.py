@@ -13,6 +13,7 @@ from torch import Tensor
 from tconv.evaluation.reference import Operands
 from tconv.jit.compile import Compiled
 from tconv.jit.loader import Launcher, compile_kernel, load_all
+from tconv.memory import CHANNELS_LAST_FORMATS
 from tconv.planner import Gpu, Kernel, Plan, Unplannable
 from tconv.planner.choice import reads_channels_last, replan
 from tconv.problem import Precision, Problem
@@ -110,6 +111,4 @@ def caller(
 
 def memory_format(dims: int, channels_last: bool) -> torch.memory_format:
     """Of tensors with so many axes, batch and channels among them."""
-    if not channels_last:
-        return torch.contiguous_format
-    return torch.channels_last if dims == 4 else torch.channels_last_3d
+    return CHANNELS_LAST_FORMATS[dims] if channels_last else torch.contiguous_format

@@ -77,16 +77,23 @@ def mapped(value: Any, change: Any) -> Any:
 
 
 def some_samples(inputs: Sequence[Any], which: slice) -> list[Any] | None:
-    """Views of the inputs with these samples only; None if there is no tensor, or the first one has a single sample.
+    """`samples_of`; None if there is no tensor, or the first one has a single sample."""
+    return samples_of(inputs, which) if _first_length(inputs) > 1 else None
+
+
+def samples_of(inputs: Sequence[Any], which: slice) -> list[Any]:
+    """Views of the inputs with these samples only.
 
     Samples are on the first axis of the first tensor, and of all tensors whose first axis is as long.
     """
-    batch = next((len(value) for value in inputs if isinstance(value, Tensor) and value.dim()), 0)
-    if batch < 2:
-        return None
+    batch = _first_length(inputs)
     return [
         value[which] if isinstance(value, Tensor) and value.dim() and len(value) == batch else value for value in inputs
     ]
+
+
+def _first_length(inputs: Sequence[Any]) -> int:
+    return next((len(value) for value in inputs if isinstance(value, Tensor) and value.dim()), 0)
 
 
 def at_samples(value: Any, which: Sequence[int]) -> Any:

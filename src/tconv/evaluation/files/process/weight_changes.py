@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tconv.evaluation.files.process.module_copies import set_buffers
+from tconv.memory import CHANNELS_LAST_FORMATS
 from tconv.sandbox.other_attributes import TOGETHER, Attribute, change_layers
 
 #: In order: an optimizer's step; a load into a deep copy; a saved file loaded into a new module; a load after a cast; a
@@ -34,7 +35,6 @@ ATTRIBUTES: dict[WeightChange, tuple[Attribute, ...]] = {
     "attributes": TOGETHER,
     **{each: (each,) for each in TOGETHER},
 }
-_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 #: Types that a module is cast to and back from.
 OTHER_TYPE = {torch.float32: torch.float16, torch.float16: torch.float32}
 #: Types that a module is cast to and called in, and the fewer types for files that compile kernels for each.
@@ -63,7 +63,7 @@ def taken(
             change_layers(module, ATTRIBUTES[weight_change])
             return module
         for parameter in module.parameters() if weight_change == "format" else ():
-            memory_format = _LAST.get(parameter.dim(), torch.contiguous_format)
+            memory_format = CHANNELS_LAST_FORMATS.get(parameter.dim(), torch.contiguous_format)
             parameter.data = parameter.data.contiguous(memory_format=memory_format)
     elif weight_change == "file":
         file = io.BytesIO()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -63,7 +63,7 @@ def _others(pair: Pair, inputs: list[Any], state: dict[str, Tensor], place: str,
     with suppress(ModelFileError):  # it may make tensors of its own
         yield pair.plain(*with_nan, IN_EVALUATION, False, mode="float64")
     with suppress(ModelFileError):  # where it spreads, other numbers may be the largest
-        yield pair.plain(*_spread(inputs, state, place), IN_EVALUATION, False)
+        yield pair.plain(*_with(inputs, state, place, math.nan, axes=2), IN_EVALUATION, False)
 
 
 def _places(inputs: list[Any], state: dict[str, Tensor], all_places: bool) -> Iterator[tuple[str, float]]:
@@ -86,31 +86,19 @@ def _places(inputs: list[Any], state: dict[str, Tensor], all_places: bool) -> It
             return
 
 
-def _with(inputs: list[Any], state: dict[str, Tensor], place: str, value: float) -> _Given:
+def _with(inputs: list[Any], state: dict[str, Tensor], place: str, value: float, axes: int | None = None) -> _Given:
+    """Inputs and state with this value in the first number at a place; with `axes`, in all at the first indices of so
+    many axes: of two, in a whole kernel of a weight, or in a whole channel of an input."""
+
     def changed(tensor: Tensor) -> Tensor:
         tensor = tensor.clone()
-        tensor[(0,) * tensor.dim()] = value
+        tensor[((0,) * tensor.dim())[:axes]] = value
         return tensor
 
-    return _replaced(inputs, state, place, changed)
-
-
-def _replaced(inputs: list[Any], state: dict[str, Tensor], place: str, changed: Callable[[Tensor], Tensor]) -> _Given:
     if place in state:
         return inputs, {**state, place: changed(state[place])}
     chosen = dict(tensors(inputs, _INPUT))[place]
     return mapped(inputs, lambda tensor: changed(tensor) if tensor is chosen else tensor), state
-
-
-def _spread(inputs: list[Any], state: dict[str, Tensor], place: str) -> _Given:
-    """Inputs and state with NaN in a whole kernel of a weight, or in a whole channel of an input."""
-
-    def changed(tensor: Tensor) -> Tensor:
-        tensor = tensor.clone()
-        tensor[(0,) * min(2, tensor.dim())] = math.nan
-        return tensor
-
-    return _replaced(inputs, state, place, changed)
 
 
 def _reached(outcomes: Sequence[Outcome]) -> dict[str, Tensor]:

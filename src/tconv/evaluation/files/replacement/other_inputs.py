@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from tconv.evaluation.bits import same_bytes
-from tconv.evaluation.draws import reversed_storage, shifted_storage
+from tconv.evaluation.draws import BEYOND_FLOAT16, reversed_storage, shifted_storage
 from tconv.evaluation.files.levels import EACH_KIND
-from tconv.evaluation.files.process.by_samples import mapped, some_samples
+from tconv.evaluation.files.process.by_samples import mapped, samples_of, some_samples
 from tconv.evaluation.files.results.near_ties import hangs_on_rounding
 from tconv.evaluation.files.results.output_rules import same_outputs
 from tconv.evaluation.files.sides.file_process import CandidateFailed, CandidateRaised
@@ -22,21 +22,21 @@ from tconv.evaluation.files.sides.model_and_candidate import HOST, Pair, near_ea
 from tconv.evaluation.files.sides.smaller_inputs import cut
 from tconv.evaluation.tolerance import TF32_OPERANDS
 from tconv.evaluation.verdict import Check, Verdict
+from tconv.memory import CHANNELS_LAST_FORMATS
 from tconv.sandbox.exchange import largest_bytes
 from tconv.sandbox.model_file import ModelFileError
 
 NAME = "other inputs"
-#: The powers of two of far larger and far smaller inputs, if their type has them.
+#: Inputs times two to the power of plus or minus this stay within float16.
 _EXPONENT = 10
-#: Beyond float16's exponents, well inside those of float32.
-_FAR_EXPONENT = 24
 #: A result within this distance of `Model`'s, sample by sample, is right.
 _NEAR = TF32_OPERANDS
-_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 #: Kinds of inputs.
 _SIZE, _ONE, _OTHER = "inputs of another size", "a batch of one", "other numbers"
 _LAST, _EXPANDED = "channels_last inputs", "expanded inputs"
 _REVERSED = "inputs whose axes lie in memory in reverse order"
+_ZEROS = "a sample of zeros"
+_TIMES = "inputs times 2^{}"
 
 
 class _Kind(NamedTuple):
@@ -139,10 +139,9 @@ def _together(inputs: list[Any]) -> Iterator[_Kind]:
 
 def _scaled_samples(inputs: list[Any]) -> _Kind:
     """The first sample times several powers of two, and zero."""
-    batch = next((len(value) for value in inputs if isinstance(value, Tensor) and value.dim()), 0)
-    first = [value[:1] if isinstance(value, Tensor) and value.shape[:1] == (batch,) else value for value in inputs]
-    exponents = (0, _FAR_EXPONENT, -_FAR_EXPONENT, _EXPONENT, -_EXPONENT)
-    factors = [2.0**exponent for exponent in exponents] + [0.0]
+    first = samples_of(inputs, slice(1))
+    exponents = (BEYOND_FLOAT16, -BEYOND_FLOAT16, _EXPONENT, -_EXPONENT)
+    factors = {_TIMES.format(exponent): 2.0**exponent for exponent in exponents} | {_ZEROS: 0.0}
 
     def times(*chosen: float) -> list[Any]:
         return [
@@ -150,9 +149,8 @@ def _scaled_samples(inputs: list[Any]) -> _Kind:
             for value, one in zip(inputs, first, strict=True)
         ]
 
-    names = [f"inputs times 2^{exponent}" for exponent in exponents] + ["a sample of zeros"]
-    parts = [_Kind(name, [times(factor)]) for name, factor in zip(names[1:], factors[1:], strict=True)]
-    return _Kind("samples of far apart sizes", [times(*factors)], parts=parts)
+    parts = [_Kind(name, [times(factor)]) for name, factor in factors.items()]
+    return _Kind("samples of far apart sizes", [times(1.0, *factors.values())], parts=parts)
 
 
 def _times(value: Tensor, factor: float) -> Tensor:
@@ -180,8 +178,8 @@ def _kinds(inputs: list[Any], emulated: bool) -> Iterator[_Kind]:
     if emulated:
         return
     if one is not None:
-        yield _Kind("a sample of zeros", [_each(inputs, _first_zero, 2)])
-    for dims in _CHANNELS_LAST:
+        yield _Kind(_ZEROS, [_each(inputs, _first_zero, 2)])
+    for dims in CHANNELS_LAST_FORMATS:
         if any(isinstance(value, Tensor) and value.dim() == dims for value in inputs):
             yield _Kind(_LAST, [[_in_format(value, dims) for value in inputs]])
     if one is not None:
@@ -189,9 +187,9 @@ def _kinds(inputs: list[Any], emulated: bool) -> Iterator[_Kind]:
         yield _Kind(_EXPANDED, [first], {"expanded": True})
     # The smaller inputs lie at the addresses of the larger ones, with no load between: this finds caches by address.
     larger = _each(inputs, lambda tensor: tensor * 2.0**_EXPONENT)
-    yield _Kind(f"inputs times 2^{_EXPONENT}", [larger], {"replaced": True})
+    yield _Kind(_TIMES.format(_EXPONENT), [larger], {"replaced": True})
     smaller = _each(inputs, lambda tensor: tensor * 2.0**-_EXPONENT)
-    yield _Kind(f"inputs times 2^-{_EXPONENT}", [smaller], {"replaced": True}, loads=False)
+    yield _Kind(_TIMES.format(-_EXPONENT), [smaller], {"replaced": True}, loads=False)
 
 
 def first_sample_twice(inputs: list[Any]) -> list[Any] | None:
@@ -211,10 +209,6 @@ def _each(inputs: list[Any], change: Callable[[Tensor], Tensor], dims: int = 0) 
         change(value) if isinstance(value, Tensor) and value.is_floating_point() and value.dim() >= dims else value
         for value in inputs
     ]
-
-
-def _first(tensor: Tensor) -> Tensor:
-    return tensor[:1].clone()
 
 
 def _shorter(tensor: Tensor) -> Tensor:
@@ -253,7 +247,7 @@ def _half(tensor: Tensor) -> Tensor:
 
 def _in_format(value: Any, dims: int) -> Any:
     fits = isinstance(value, Tensor) and value.dim() == dims
-    return value.contiguous(memory_format=_CHANNELS_LAST[dims]) if fits else value
+    return value.contiguous(memory_format=CHANNELS_LAST_FORMATS[dims]) if fits else value
 
 
 def _plainly_laid_out(value: Any) -> Any:

@@ -17,6 +17,7 @@ from tconv.evaluation.files.process.lazy_layers import settled
 from tconv.evaluation.files.timing.timed_call import Keeps, TimedCall, are_large, copied
 from tconv.evaluation.stopwatch import CudaClock, load_libraries
 from tconv.evaluation.timing import STEADY, Clock, Measured, interleave
+from tconv.memory import CHANNELS_LAST_FORMATS
 from tconv.precision import allows_tf32
 from tconv.sandbox.exchange import Exchange, Tree
 from tconv.sandbox.gpu_memory import place_for, release
@@ -28,8 +29,6 @@ from tconv.sandbox.watch import Watch
 DEFAULT, BENCHMARK, CHANNELS_LAST, COMPILED = "default", "cudnn.benchmark", "channels_last", "torch.compile"
 OTHERS = (BENCHMARK, CHANNELS_LAST)
 _SEED = 0
-#: The channels_last format, by the number of axes.
-_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 #: For settings other than the default: their medians are reported, and no verdict depends on them.
 _ROUNDS_OF_OTHERS = 4
 
@@ -229,11 +228,11 @@ def settings(evaluation: bool) -> dict[str, str]:
 
 def _channels_last(model: nn.Module, inputs: list[Any]) -> torch.memory_format | None:
     """The format that fits inputs and parameters; None for 1-D models and for mixtures."""
-    dims = {value.dim() for value in inputs if isinstance(value, Tensor)} & _FORMATS.keys()
-    parameters = {parameter.dim() for parameter in model.parameters()} & _FORMATS.keys()
-    return _FORMATS[dims.pop()] if len(dims) == 1 and parameters <= dims else None
+    dims = {value.dim() for value in inputs if isinstance(value, Tensor)} & CHANNELS_LAST_FORMATS.keys()
+    parameters = {parameter.dim() for parameter in model.parameters()} & CHANNELS_LAST_FORMATS.keys()
+    return CHANNELS_LAST_FORMATS[dims.pop()] if len(dims) == 1 and parameters <= dims else None
 
 
 def _in_channels_last(value: Any) -> Any:
-    fits = isinstance(value, Tensor) and value.dim() in _FORMATS
-    return value.contiguous(memory_format=_FORMATS[value.dim()]) if fits else value
+    fits = isinstance(value, Tensor) and value.dim() in CHANNELS_LAST_FORMATS
+    return value.contiguous(memory_format=CHANNELS_LAST_FORMATS[value.dim()]) if fits else value
