@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
 from tconv.planner.gpu import FIRST_WITH_TF32, Gpu
@@ -18,11 +21,26 @@ def allows_tf32() -> bool:
     """Whether PyTorch may run float32 convolutions in TF32, by the flags of this process.
 
     The newer flag counts where it is there: reading the older one raises once the newer one is set. Both are read as
-    torch.backends.cudnn reads them, which takes ten times as long: this is part of every call.
+    torch.backends.cudnn reads them, which takes ten times as long: this is part of every call. Written files have a
+    copy of this function.
     """
     if newer := getattr(torch._C, "_get_fp32_precision_getter", None):
         return bool(newer("cuda", "conv") == "tf32")
     return torch._C._get_cudnn_allow_tf32()
+
+
+@contextmanager
+def without_tf32() -> Iterator[None]:
+    """PyTorch may not run float32 convolutions in TF32 within the block; afterwards the flag is as it was."""
+    conv = getattr(torch.backends.cudnn, "conv", None)
+    newer = getattr(conv, "fp32_precision", None) is not None
+    owner, name, strict = (conv, "fp32_precision", "ieee") if newer else (torch.backends.cudnn, "allow_tf32", False)
+    before = getattr(owner, name)
+    setattr(owner, name, strict)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
 
 
 def of_kind(problem: Problem) -> Precision:

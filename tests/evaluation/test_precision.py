@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from tconv.codegen.runtime.conv_transpose import _allows_tf32 as written_files_allow_tf32
 from tconv.evaluation.precision import arithmetic, measured, resolve
 from tconv.evaluation.reference import Operands, conv_transpose, rounded_tf32
-from tconv.precision import allows_tf32, of_kind
+from tconv.precision import allows_tf32, of_kind, without_tf32
 from tconv.problem import TF32, Layer, Precision, Problem, Triple
 
 ROWS = json.loads((Path(__file__).parents[1] / "data" / "precision.json").read_text(encoding="utf-8"))
@@ -112,14 +114,27 @@ def test_pytorch_runs_without_tf32_where_fp32_is_asked_for() -> None:
     assert allows_tf32()
 
 
-def test_the_flags_of_pytorch_are_read_in_their_old_and_their_new_form(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert allows_tf32()
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    assert not allows_tf32()
-    monkeypatch.undo()
-    if hasattr(torch.backends.cudnn, "conv"):
-        before = torch.backends.cudnn.conv.fp32_precision
-        torch.backends.cudnn.conv.fp32_precision = "ieee"
-        assert not allows_tf32()
-        torch.backends.cudnn.conv.fp32_precision = before
-        assert allows_tf32()
+def test_the_older_flag_is_read_where_pytorch_has_no_newer_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch._C, "_get_fp32_precision_getter", raising=False)
+    for allowed in (False, True):
+        monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", allowed)
+        assert allows_tf32() is allowed and written_files_allow_tf32() is allowed
+
+
+@pytest.mark.skipif(not hasattr(torch._C, "_get_fp32_precision_getter"), reason="this PyTorch has the older flag alone")
+def test_the_newer_flag_decides_where_there_is_one() -> None:
+    """A flag that says "none" leaves it to the one above it. Reading the older flag may raise by then."""
+    owners = (torch.backends.cudnn.conv, torch.backends.cudnn, torch.backends)
+    before = [owner.fp32_precision for owner in owners]
+    try:
+        for flags in product(("none", "ieee", "tf32"), repeat=3):
+            for owner, flag in zip(owners, flags, strict=True):
+                owner.fp32_precision = flag
+            allowed = next((flag for flag in flags if flag != "none"), "none") == "tf32"
+            assert allows_tf32() is allowed and written_files_allow_tf32() is allowed, flags
+            with without_tf32():
+                assert not allows_tf32()
+            assert allows_tf32() is allowed, flags
+    finally:
+        for owner, flag in zip(owners, before, strict=True):
+            owner.fp32_precision = flag

@@ -6,8 +6,8 @@ On a GPU the choice is measured; without one it is known from the kind of the la
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import lru_cache
 from typing import Literal
@@ -19,7 +19,7 @@ from tconv.evaluation.comparison import Comparison
 from tconv.evaluation.draws import draw
 from tconv.evaluation.reference import conv_transpose
 from tconv.evaluation.tolerance import Tolerance
-from tconv.precision import allows_tf32, of_kind, rounding_of_kind
+from tconv.precision import allows_tf32, of_kind, rounding_of_kind, without_tf32
 from tconv.problem import TF32, Layer, Precision, Problem
 from tconv.sandbox.gpu_memory import release
 from tconv.sandbox.trace import TracedLayer
@@ -77,24 +77,12 @@ def resolve(
     return found if wanted == "match" or found in TF32 else rounding_of_kind(problem.layer)
 
 
-@contextmanager
-def arithmetic(precision: Precision) -> Iterator[None]:
+def arithmetic(precision: Precision) -> AbstractContextManager[None]:
     """For "fp32", PyTorch's float32 convolutions run without TF32 within the block. Else nothing changes.
 
     PyTorch's error can measure a candidate that must run fp32 only if PyTorch runs fp32, too.
     """
-    if precision != "fp32":
-        yield
-        return
-    conv = getattr(torch.backends.cudnn, "conv", None)
-    newer = getattr(conv, "fp32_precision", None) is not None
-    owner, name, strict = (conv, "fp32_precision", "ieee") if newer else (torch.backends.cudnn, "allow_tf32", False)
-    before = getattr(owner, name)
-    setattr(owner, name, strict)
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)
+    return without_tf32() if precision == "fp32" else nullcontext()
 
 
 @lru_cache(maxsize=256)

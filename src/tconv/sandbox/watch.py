@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from tconv.precision import allows_tf32
+
 #: Where PyTorch and Python keep what programs call; and classes whose methods are looked up at each call.
 _MODULES = (builtins, json, time, torch, torch.cuda, torch.testing, nn, nn.functional, nn.init, nn.utils)
 _LAYERS = tuple(value for value in vars(nn).values() if isinstance(value, type) and issubclass(value, nn.Module))
@@ -95,7 +97,7 @@ def flags() -> dict[str, Any]:
         "torch.backends.cudnn.enabled": torch._C._get_cudnn_enabled(),
         "torch.backends.cudnn.benchmark": torch._C._get_cudnn_benchmark(),
         "torch.backends.cudnn.deterministic": torch._C._get_cudnn_deterministic(),
-        "torch.backends.cudnn.allow_tf32": newer("cuda", "conv") if newer else torch._C._get_cudnn_allow_tf32(),
+        "torch.backends.cudnn.allow_tf32": allows_tf32(),
         "torch.backends.cuda.matmul.allow_tf32": newer("cuda", "matmul")
         if newer
         else torch._C._get_cublas_allow_tf32(),
