@@ -82,9 +82,11 @@ def _launched(kernel: Kernel[Any], problem: Problem) -> dict[str, int]:
         weight_bytes=of_kernel.weight_bytes,
         input_blocks=inputs.grid if inputs else 0,
         input_shared_bytes=inputs.shared_bytes if inputs else 0,
-        preparing_threads=of_kernel.preparing_threads,
+        preparing_threads=family.preparing_threads,
     )
-    return {name: int(value) for name, value in numbers._asdict().items() if name != "preparing_threads"}
+    # A constant of the headers, which families read whose weights are prepared.
+    read = numbers._fields if family.preparing_threads else numbers._fields[:-1]
+    return {name: int(getattr(numbers, name)) for name in read}
 
 
 def evaluate(kernels: Sequence[Kernel[Any]]) -> list[Evaluated]:
@@ -135,7 +137,9 @@ def _row(number: int, kernel: Kernel[Any], names: Iterable[str]) -> tuple[str, s
 
     def value(asked: str) -> str:
         field, launch, place = asked.partition(" of launch ")
-        return f"{name}_launch_{place}.{field}" if launch else f"{shape}::{asked}"
+        if not launch:
+            return f"{shape}::{asked}"
+        return "tconv::preparing_threads" if field == "preparing_threads" else f"{name}_launch_{place}.{field}"
 
     return configuration, ", ".join(map(value, names))
 

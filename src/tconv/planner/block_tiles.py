@@ -8,10 +8,11 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from tconv.planner.numbers import ceil_div, most, where
+from tconv.planner.numbers import INDEX_LIMIT, ceil_div, most, where
 from tconv.problem import Layer, Problem, Triple
 
-_INT_LIMIT = 2**31
+#: Of a block that prepares weights or inputs.
+PREPARING_THREADS = 256
 
 
 class LaunchTraits(NamedTuple):
@@ -20,7 +21,7 @@ class LaunchTraits(NamedTuple):
     Args:
         threads: of a block.
         shared_bytes: of a block.
-        block tile: images, slabs, rows and columns of a block's positions.
+        block_tile: images, slabs, rows and columns of a block's positions.
         origins: of depth, height and width.
         weight_sets: blocks with different weights, which share a block tile.
         together: blocks that a grid has multiples of: those with all weights, where each keeps its own; else 1.
@@ -29,8 +30,8 @@ class LaunchTraits(NamedTuple):
         input_reach, output_reach: numbers of each position that an offset within a block may span.
         columns_together: neighbouring inputs that are loaded at once.
         weight_bytes: of the prepared weights.
-        preparing_blocks, preparing_threads: of the launch that prepares them.
-        input_blocks: of the launch that prepares the inputs, of as many threads each; 0 where there is none.
+        preparing_blocks: of the launch that prepares them.
+        input_blocks: of the launch that prepares the inputs; 0 where there is none.
         input_shared_bytes: of a block of that.
     """
 
@@ -46,7 +47,6 @@ class LaunchTraits(NamedTuple):
     columns_together: int
     weight_bytes: int
     preparing_blocks: int
-    preparing_threads: int
     input_blocks: int = 0
     input_shared_bytes: int = 0
 
@@ -88,4 +88,4 @@ def counted(problem: Problem, layer: Layer, kernel: LaunchTraits) -> int:
 def needs_wide_index(problem: Problem, layer: Layer, kernel: LaunchTraits) -> bool:
     """Whether offsets within a block go beyond 2^31."""
     inputs = math.prod(problem.input_size) * kernel.input_reach
-    return max(inputs, math.prod(problem.output_size) * kernel.output_reach) >= _INT_LIMIT
+    return max(inputs, math.prod(problem.output_size) * kernel.output_reach) >= INDEX_LIMIT

@@ -11,11 +11,9 @@ from typing import Any, Generic, Literal
 import numpy as np
 
 from tconv.planner.gpu import Gpu
-from tconv.planner.numbers import equals, single
+from tconv.planner.numbers import INDEX_LIMIT, equals, single
 from tconv.planner.plan import InputPreparation, Kernel, Plan, Preparation, Tile, Unplannable
 from tconv.problem import Layer, Problem
-
-_INT_LIMIT = 2**31
 
 
 @dataclass(frozen=True)
@@ -86,7 +84,12 @@ class Family(ABC, Generic[Tile]):
     @staticmethod
     @abstractmethod
     def launch_traits(layer: Layer, tile: Tile, multiprocessors: int) -> Any:
-        """What launches need to know of a kernel with `tile`, or with many, on so many multiprocessors."""
+        """What launches need to know of a kernel with `tile`, or with many, on so many multiprocessors.
+
+        With `rules` it gives the numbers of ``{name}_launch`` in `kernels/{name}/launch.cuh`. Both are needed: the
+        planner ranks thousands of tiles by them, none of them compiled, and a written file has no planner.
+        `tests/kernels/test_shapes.py` compares them.
+        """
 
     @abstractmethod
     def why_not(self, problem: Problem, gpu: Gpu) -> str | None:
@@ -110,6 +113,18 @@ class Family(ABC, Generic[Tile]):
     @abstractmethod
     def reasons(self, problem: Problem, best: Ranked[Tile], tried: int) -> tuple[str, ...]:
         """Why the best of so many tiles is what it is, a line each."""
+
+    def too_long(self, problem: Problem, positions: int) -> str | None:
+        """Why coordinates do not fit into 32 bits; None if they do.
+
+        Args:
+            positions: by how many a block may pass the end of an axis.
+        """
+        for axis, size in zip(problem.layer.axes, problem.output_size, strict=True):
+            beyond = positions * axis.stride + axis.padding
+            if max(size, axis.dilation * (axis.kernel - 1)) + beyond >= INDEX_LIMIT:
+                return f"an axis of {size} outputs is longer than the {self.name} family's 2^31"
+        return None
 
     def constants(self, kernel: Kernel[Tile]) -> Mapping[str, int]:
         """What Python says of the constants of the kernel's template, by their names there."""
@@ -153,12 +168,12 @@ class Family(ABC, Generic[Tile]):
         """
         of_kernel = self.launch_traits(kernel.layer, kernel.tile, gpu.multiprocessors)
         counted = self.rules.counted(problem, kernel.layer, of_kernel)
-        if counted >= _INT_LIMIT:
+        if counted >= INDEX_LIMIT:
             raise Unplannable(f"the {self.name} family would need {counted} blocks; a grid has fewer than 2^31")
         preparation = None
         if self.preparing_threads:
             preparation = Preparation(of_kernel.preparing_blocks, self.preparing_threads, of_kernel.weight_bytes)
-            if preparation.grid >= _INT_LIMIT:
+            if preparation.grid >= INDEX_LIMIT:
                 raise Unplannable(
                     f"the {self.name} family would prepare weights with {preparation.grid} blocks; a grid has fewer "
                     "than 2^31"

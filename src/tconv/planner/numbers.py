@@ -14,6 +14,9 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
+#: Numbers of 32 bits are below it. The headers call it the same.
+INDEX_LIMIT = 2**31
+
 Fields = TypeVar("Fields")
 #: An array of numbers, or of truth values, where a formula says int or bool.
 Array: TypeAlias = Any

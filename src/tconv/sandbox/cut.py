@@ -18,6 +18,7 @@ import torch
 
 from tconv.kernels.source import LAUNCH_NUMBERS, LaunchNumbers, alone, launch_numbers
 from tconv.planner import InputPreparation, Preparation
+from tconv.planner.numbers import INDEX_LIMIT
 from tconv.problem import Problem
 from tconv.sandbox.model_file import CANDIDATE, ModelFileError, load
 from tconv.sandbox.trace import TIMEOUT_SECONDS, TracedLayer, decode_layer, record
@@ -25,7 +26,6 @@ from tconv.sandbox.without_cuda import CudaMeansCpu, autocast_dtype
 from tconv.sandbox.worker import Workshop
 
 _OWN = vars(builtins)
-_INDEX_LIMIT = 2**31
 #: Slices of a batch have a multiple of so many samples: they begin at multiples of 16 bytes.
 SLICED = 16
 #: What a GPU that runs all kernels has.
@@ -92,7 +92,7 @@ def launch_of(cut: Cut, problem: Any, multiprocessors: int, ask: Ask) -> CutLaun
     """
     arguments = (multiprocessors, problem.batch, *problem.input_size, *problem.output_size)
     launched = LaunchNumbers(*ask(cut.source, LAUNCH_NUMBERS.format(cut.kernel), arguments))
-    if max(launched.counted, launched.weight_blocks) >= _INDEX_LIMIT:
+    if max(launched.counted, launched.weight_blocks) >= INDEX_LIMIT:
         raise ValueError(f"{cut.kernel} would need more blocks than a grid has, which is below 2^31")
     preparation, inputs = None, None
     if launched.weight_blocks:

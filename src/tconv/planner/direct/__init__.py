@@ -17,8 +17,6 @@ from tconv.planner.plan import Kernel
 from tconv.planner.sizes import representative
 from tconv.problem import Problem
 
-_INT_LIMIT = 2**31
-
 
 class _Direct(Family[DirectTile]):
     name = "direct"
@@ -32,10 +30,7 @@ class _Direct(Family[DirectTile]):
     reach = "exact"
 
     def why_not(self, problem: Problem, gpu: Gpu) -> str | None:
-        for axis, size in zip(problem.layer.axes, problem.output_size, strict=True):
-            if max(size, axis.dilation * (axis.kernel - 1)) + axis.stride + axis.padding >= _INT_LIMIT:
-                return f"an axis of {size} outputs is longer than the direct family's 2^31"
-        return None
+        return self.too_long(problem, 1)
 
     def candidates(self, problem: Problem, gpu: Gpu, channels_last: bool = False) -> Candidates[DirectTile]:
         alike = representative(problem)

@@ -9,10 +9,9 @@ from typing import NamedTuple
 
 from tconv.planner.direct.shape import DirectShape
 from tconv.planner.direct.tile import DirectTile
-from tconv.planner.numbers import ceil_div, least, most, where
+from tconv.planner.numbers import INDEX_LIMIT, ceil_div, least, most, where
 from tconv.problem import Layer, Problem, Triple
 
-_INT_LIMIT = 2**31
 #: Blocks that the grid has for each multiprocessor when they go on to further positions.
 _BLOCKS_PER_MULTIPROCESSOR = 32
 
@@ -30,7 +29,7 @@ class LaunchTraits(NamedTuple):
         at_once: how many blocks with the same weights go over the positions together; 0 where each has its own.
         origins: of depth, height and width.
         columns_together: neighbouring inputs that are loaded at once.
-        weight_bytes, preparing_blocks, preparing_threads: of a launch before it; there is none.
+        weight_bytes, preparing_blocks: of a launch before it; there is none.
     """
 
     threads: int
@@ -43,9 +42,8 @@ class LaunchTraits(NamedTuple):
     at_once: int
     origins: Triple
     columns_together: int
-    weight_bytes: int
-    preparing_blocks: int
-    preparing_threads: int
+    weight_bytes: int = 0
+    preparing_blocks: int = 0
 
 
 def launch_traits(layer: Layer, tile: DirectTile, multiprocessors: int) -> LaunchTraits:
@@ -63,9 +61,6 @@ def launch_traits(layer: Layer, tile: DirectTile, multiprocessors: int) -> Launc
         at_once=where(shape.resident, at_once, 0),
         origins=(0, tile.row_origin, tile.origin),
         columns_together=1,
-        weight_bytes=0,
-        preparing_blocks=0,
-        preparing_threads=0,
     )
 
 
@@ -100,4 +95,4 @@ def needs_wide_index(problem: Problem, layer: Layer, kernel: LaunchTraits) -> bo
     # A block's walk over the runs passes their end by less than as many again.
     walked = 2 * (row_groups(problem, layer, kernel) + runs(problem, layer, kernel) + kernel.block_runs)
     planes = [size[0] * size[1] * size[2] for size in (problem.input_size, problem.output_size)]
-    return max(walked, *planes) >= _INT_LIMIT
+    return max(walked, *planes) >= INDEX_LIMIT

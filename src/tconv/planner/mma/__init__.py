@@ -10,7 +10,7 @@ from tconv.planner import block_tiles
 from tconv.planner.family import Candidates, Family, Ranked
 from tconv.planner.gpu import Gpu
 from tconv.planner.mma.candidates import candidates
-from tconv.planner.mma.launch import PREPARING_THREADS, launch_traits
+from tconv.planner.mma.launch import launch_traits
 from tconv.planner.mma.model import predict
 from tconv.planner.mma.shape import MmaShape
 from tconv.planner.mma.tile import MmaTile
@@ -20,7 +20,6 @@ from tconv.planner.shifts import together
 from tconv.planner.sizes import representative
 from tconv.problem import Layer, Problem, Triple
 
-_INT_LIMIT = 2**31
 _OLDEST_ARCH = 80
 #: Row phases and shifts from here on would be too much text, or tables too long, for the compiler.
 _MOST_PHASES = 4096
@@ -35,19 +34,14 @@ class _Mma(Family[MmaTile]):
     rules = block_tiles
     launch_traits = staticmethod(launch_traits)
     on_tensor_cores = True
-    preparing_threads = PREPARING_THREADS
+    preparing_threads = block_tiles.PREPARING_THREADS
     alignment = 16
     reach = "phases"
 
     def why_not(self, problem: Problem, gpu: Gpu) -> str | None:
         if gpu.capability < _OLDEST_ARCH:
             return f"the mma family needs sm_{_OLDEST_ARCH} or newer; {gpu.name} is {gpu.arch}"
-        for axis, size in zip(problem.layer.axes, problem.output_size, strict=True):
-            # The last block tile may pass the end of the axis.
-            beyond = _MOST_POSITIONS * axis.stride + axis.padding
-            if max(size, axis.dilation * (axis.kernel - 1)) + beyond >= _INT_LIMIT:
-                return f"an axis of {size} outputs is longer than the mma family's 2^31"
-        return why_not_mma(equivalent(problem))
+        return self.too_long(problem, _MOST_POSITIONS) or why_not_mma(equivalent(problem))
 
     def candidates(self, problem: Problem, gpu: Gpu, channels_last: bool = False) -> Candidates[MmaTile] | None:
         alike = (representative(problem), equivalent(problem), gpu, channels_last, together(problem))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tconv.planner.block_tiles import LaunchTraits
+from tconv.planner.block_tiles import PREPARING_THREADS, LaunchTraits
 from tconv.planner.mma.shape import MmaShape, origins
 from tconv.planner.mma.tile import MmaTile
 from tconv.planner.numbers import ceil_div, where
@@ -10,8 +10,6 @@ from tconv.problem import Layer
 
 #: Channels that a warp's lanes store between them.
 _LANES = 32
-#: Of a block of the kernel that prepares weights.
-PREPARING_THREADS = 256
 
 
 def launch_traits(layer: Layer, tile: MmaTile, multiprocessors: int) -> LaunchTraits:
@@ -31,5 +29,4 @@ def launch_traits(layer: Layer, tile: MmaTile, multiprocessors: int) -> LaunchTr
         columns_together=tile.pipeline.patch_columns,
         weight_bytes=shape.weight_bytes,
         preparing_blocks=ceil_div(shape.preparing_items, PREPARING_THREADS),
-        preparing_threads=PREPARING_THREADS,
     )

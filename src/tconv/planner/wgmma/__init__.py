@@ -14,13 +14,12 @@ from tconv.planner.plan import InputPreparation, Kernel
 from tconv.planner.shifts import together
 from tconv.planner.sizes import representative
 from tconv.planner.wgmma.candidates import candidates
-from tconv.planner.wgmma.launch import PREPARING_THREADS, launch_traits
+from tconv.planner.wgmma.launch import launch_traits
 from tconv.planner.wgmma.model import predict
 from tconv.planner.wgmma.shape import WgmmaShape
 from tconv.planner.wgmma.tile import WgmmaTile
 from tconv.problem import Layer, Precision, Problem
 
-_INT_LIMIT = 2**31
 _ARCH = 90
 #: Beyond the end of an axis, the last block tile may have so many positions.
 _MOST_POSITIONS = 1024
@@ -38,18 +37,14 @@ class _Wgmma(Family[WgmmaTile]):
     rules = block_tiles
     launch_traits = staticmethod(launch_traits)
     on_tensor_cores = True
-    preparing_threads = PREPARING_THREADS
+    preparing_threads = block_tiles.PREPARING_THREADS
     alignment = 16
     reach = "exact"
 
     def why_not(self, problem: Problem, gpu: Gpu) -> str | None:
         if gpu.capability != _ARCH:
             return f"the wgmma family needs sm_{_ARCH}a; {gpu.name} is {gpu.arch}"
-        for axis, size in zip(problem.layer.axes, problem.output_size, strict=True):
-            beyond = _MOST_POSITIONS * axis.stride + axis.padding
-            if max(size, axis.dilation * (axis.kernel - 1)) + beyond >= _INT_LIMIT:
-                return f"an axis of {size} outputs is longer than the wgmma family's 2^31"
-        return why_not_wgmma(problem.layer)
+        return self.too_long(problem, _MOST_POSITIONS) or why_not_wgmma(problem.layer)
 
     def candidates(self, problem: Problem, gpu: Gpu, channels_last: bool = False) -> Candidates[WgmmaTile] | None:
         return _candidates(representative(problem, _ALIGNED), gpu, channels_last, together(problem))
@@ -66,7 +61,7 @@ class _Wgmma(Family[WgmmaTile]):
     def input_preparation(self, traits: LaunchTraits) -> InputPreparation | None:
         if not traits.input_blocks:
             return None
-        return InputPreparation(traits.input_blocks, traits.preparing_threads, traits.input_shared_bytes)
+        return InputPreparation(traits.input_blocks, self.preparing_threads, traits.input_shared_bytes)
 
     def reasons(self, problem: Problem, best: Ranked[WgmmaTile], tried: int) -> tuple[str, ...]:
         layer, tile = best.kernel.layer, best.kernel.tile

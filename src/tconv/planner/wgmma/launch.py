@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from tconv.planner.block_tiles import LaunchTraits
+from tconv.planner.block_tiles import PREPARING_THREADS, LaunchTraits
 from tconv.planner.numbers import ceil_div, where
 from tconv.planner.wgmma.shape import WgmmaShape
 from tconv.planner.wgmma.tile import WgmmaTile
 from tconv.problem import Layer
 
-#: Of a block of a kernel that prepares weights or inputs.
-PREPARING_THREADS = 256
 #: Blocks for each multiprocessor that prepare inputs, and bytes of channels that they transpose at once.
 _INPUT_BLOCKS, _INPUT_ROWS = 8, 128
 
@@ -30,7 +28,6 @@ def launch_traits(layer: Layer, tile: WgmmaTile, multiprocessors: int) -> Launch
         columns_together=tile.patch_columns,
         weight_bytes=shape.weight_bytes,
         preparing_blocks=ceil_div(shape.preparing_items, PREPARING_THREADS),
-        preparing_threads=PREPARING_THREADS,
         input_blocks=where(tile.prepared_inputs > 0, _INPUT_BLOCKS * multiprocessors, 0),
         input_shared_bytes=_INPUT_ROWS * (64 * layer.item_bytes + 4) // layer.item_bytes,
     )
