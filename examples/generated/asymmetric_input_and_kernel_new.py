@@ -271,7 +271,7 @@ def _define(space):
     return defined
 
 # torch.compile and dispatch modes see a call as this one operator. Its namespace has the digest of this file.
-_OPERATOR = _define("tconv_ac58cc9f53fbe2ee")
+_OPERATOR = _define("tconv_764d615b85c9ddfe")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # modules keep their options like this
@@ -1327,7 +1327,7 @@ template <class Kernel> TCONV_DEVICE void wgmma_load_weights(const WgmmaWork<Ker
         const int bytes = Kernel::piece_bytes;
         stages.wait_empty();
         arrive_and_expect(stages.full(), bytes);
-        // Resident: a phase may have fewer taps than its block has stages, so only `known` weights lie as in memory.
+        // Packed weights lie as in memory. Others may not: a phase may have fewer taps than its block has stages.
         const int at = stages.stage() * Kernel::weight_stage_bytes;
         copy_to_shared(shared + at, from, bytes, stages.full());
         from += bytes;
@@ -1426,7 +1426,6 @@ template <class Kernel> struct WgmmaConsumer {
         // The first batch begins its products as the weights of each visit land.
         if (batch == 0) weights.wait_full();
         if (batch == 0 || row_visit == 0) products.begin_group();
-        // Resident weights of `known` blocks are packed. Other weights lie in their stage.
         const int from = stage * Kernel::weight_stage_bytes;
         multiply(accumulators, batch, row_visit, typename Kernel::Rows(shared + from), depth, row,
                  column);
@@ -1453,7 +1452,7 @@ template <class Kernel> struct WgmmaConsumer {
            wgmma_halo_offset<Kernel>(depth, row, column, highest) * kItemBytes;
   }
 
-  // The products of a k-tile in a `uniform` or `known` block: a visit for each shift.
+  // The products of a k-tile in a `uniform` or `all_phases` block: a visit for each shift.
   TCONV_DEVICE void visit_shifts() {
 #pragma unroll(1)
     for (int c = 0; c < kShiftsCount; ++c) {

@@ -271,7 +271,7 @@ def _define(space):
     return defined
 
 # torch.compile and dispatch modes see a call as this one operator. Its namespace has the digest of this file.
-_OPERATOR = _define("tconv_44d46539e50da0c0")
+_OPERATOR = _define("tconv_9b8d9f144e13ceac")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # modules keep their options like this
@@ -1317,7 +1317,7 @@ TCONV_DEVICE void wgmma_load_weights(const WgmmaWork& first_work, unsigned char*
       for (int visit = 0; visit < visits; ++visit) {
         stages.wait_empty();
         arrive_and_expect(stages.full(), kPieceBytes);
-        // Resident: a phase may have fewer taps than its block has stages, so only `known` weights lie as in memory.
+        // Packed weights lie as in memory. Others may not: a phase may have fewer taps than its block has stages.
         const int at = stages.stage() * kPieceBytes;
         copy_to_shared(shared + at, from, kPieceBytes, stages.full());
         from += kPieceBytes;
@@ -1413,7 +1413,6 @@ template <class Kernel> struct WgmmaConsumer {
         // The first batch begins its products as the weights of each visit land.
         if (batch == 0) weights.wait_full();
         if (batch == 0 || row_visit == 0) products.begin_group();
-        // Resident weights of `known` blocks are packed. Other weights lie in their stage.
         const int from = stage * kPieceBytes;
         multiply(accumulators, batch, row_visit, FactorRows<64>(shared + from));
         if (batch == 0 || row_visit == kShiftsCount - 1) products.end_group();
@@ -1439,7 +1438,7 @@ template <class Kernel> struct WgmmaConsumer {
            wgmma_halo_offset<Kernel>(depth, row, column, highest) * kItemBytes;
   }
 
-  // The products of a k-tile in a `uniform` or `known` block: a visit for each shift.
+  // The products of a k-tile in a `uniform` or `all_phases` block: a visit for each shift.
   TCONV_DEVICE void visit_shifts() {
 #pragma unroll(1)
     for (int c = 0; c < kShiftsCount; ++c) {

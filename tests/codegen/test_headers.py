@@ -97,7 +97,9 @@ def test_constants_are_the_compilers(name: str) -> None:
     assert {"item_bytes", "planes", "exact", "phases", "by_channel", "place_bytes"} <= known.keys()
     shape = f"tconv::{FAMILIES[kernel.family].shape.__name__}<k_layer, k_tile>"
     configuration = source.configuration(kernel, "k")
-    checks = "".join(f'static_assert({shape}::{name} == {value}, "{name}");\n' for name, value in known.items())
+    # Enumerators are no numbers by themselves.
+    numbers = {f"static_cast<long long>({shape}::{name})": value for name, value in known.items()}
+    checks = "".join(f'static_assert({number} == {value}, "{number}");\n' for number, value in numbers.items())
     include = f'#include "{source.family_header(kernel.family)}"\n'
     compile_source(include + configuration + checks, "sm_90a", headers=source.header_directory())
 

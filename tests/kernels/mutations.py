@@ -665,13 +665,13 @@ MUTATIONS_OF_WGMMA = {
         "plain",
     ),
     "weights that stay taken as if visits had as many": (
-        "Tile::resident && Shape::known ? packed : stage",
+        "Shape::packs_weights ? packed : stage",
         "stage",
         "wgmma-2d-k3-s2-op1-all-resident",
         "plain",
     ),
     "weights that stay of a phase with fewer taps put where those of another would lie": (
-        "Tile::resident && Shape::known ? static_cast<int>(from - set)",
+        "Shape::packs_weights ? static_cast<int>(from - set)",
         "Tile::resident ? static_cast<int>(from - set)",
         "wgmma-2d-k3x2-s2x2-aligned-one-resident",
         "plain",

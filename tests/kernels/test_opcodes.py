@@ -12,7 +12,7 @@ import pytest
 from kernel_runs import INSTANCES
 
 from tconv.jit.loader import compile_kernel
-from tconv.planner.wgmma.shape import WgmmaShape
+from tconv.planner.wgmma.shape import WgmmaKind, WgmmaShape
 
 _INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z]\w*)")
 
@@ -34,8 +34,8 @@ def test_opcodes(name: str, tmp_path: Path) -> None:
     code = opcodes(compile_kernel(kernel, "sm_90a", name)[1].cubin, tmp_path)
     # Where phases are known all taps' products stand in the code, of a row's phases those along the width, else those
     # of one visit; of exact ones a batch's.
-    of_row = shape.alone and not shape.single
-    of_visit = shape.taps if shape.known else kernel.layer.kernel[2] if of_row else shape.row_visits
+    of_kind = {WgmmaKind.ALL_PHASES: shape.taps, WgmmaKind.ROW_PHASES: kernel.layer.kernel[2]}
+    of_visit = of_kind.get(WgmmaKind(shape.kind), shape.row_visits)
     steps, planes = (shape.batch_steps, 3) if shape.exact else (tile.k_tile_steps, 1)
     of_tile = of_visit * steps * planes
     # Those of tiles that have no position of the block tile may be left out: nothing of them is stored.

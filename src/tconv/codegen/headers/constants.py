@@ -10,7 +10,7 @@ from typing import Any
 
 from tree_sitter import Node
 
-from tconv.codegen.headers.syntax import STRUCTS, Text, declared_name, field, walk, words
+from tconv.codegen.headers.syntax import STRUCTS, Text, declared_name, enumerators, field, walk, words
 from tconv.kernels.source import ROUNDING, member_type
 from tconv.planner import Kernel
 from tconv.planner.numbers import ceil_div
@@ -78,8 +78,17 @@ class Constants:
             for node in walk(text.root)
             if node.type in STRUCTS and node.child_by_field_name("body") is not None
         }
+        enumerated = {
+            f"{declared_name(field(node, 'name'))}::{name}": number
+            for text in texts
+            for node in walk(text.root)
+            if node.type == "enum_specifier"
+            for name, number in enumerators(node).items()
+        }
         name = f"{family.capitalize()}Shape"
-        self._kernels = [_OfKernel(name, structs[name], _known_of(kernel)) for kernel in dict.fromkeys(kernels)]
+        self._kernels = [
+            _OfKernel(name, structs[name], _known_of(kernel, enumerated)) for kernel in dict.fromkeys(kernels)
+        ]
 
     def value(self, node: Node, scope: Scope | None) -> int | None:
         """Of an expression."""
@@ -94,8 +103,12 @@ class Constants:
         return {name: value for name, value in agreed.items() if value is not None}
 
 
-def _known_of(kernel: Kernel[Any]) -> dict[str, int]:
-    """What a kernel's layer and tile say, by its names in the headers; sizes of types by ``sizeof type``."""
+def _known_of(kernel: Kernel[Any], enumerated: Mapping[str, int]) -> dict[str, int]:
+    """What a kernel's layer and tile say, by its names in the headers; sizes of types by ``sizeof type``.
+
+    Args:
+        enumerated: the enumerators of the family's headers, ``WgmmaKind::uniform``.
+    """
     layer, tile = kernel.layer, kernel.tile
     own = [_moved(axis, tile, name) for axis, name in zip(layer.axes, ("depth_", "row_", ""), strict=True)]
     names: dict[str, int] = {
@@ -106,6 +119,7 @@ def _known_of(kernel: Kernel[Any]) -> dict[str, int]:
         "Layer::has_bias": layer.bias,
         "Layer::has_program": int(bool(layer.epilogue)),
         **{f"Rounding::{name}": number for number, name in enumerate(("none", *ROUNDING.values()))},
+        **enumerated,
     }
     names["Layer::rounding"] = names[f"Rounding::{ROUNDING.get(layer.precision, 'none')}"]
     for name, axis in zip(_AXES, own, strict=True):

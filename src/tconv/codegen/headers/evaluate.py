@@ -10,7 +10,7 @@ from typing import Any
 
 from tree_sitter import Node
 
-from tconv.codegen.headers.syntax import STRUCTS, declared_name, walk, words
+from tconv.codegen.headers.syntax import STRUCTS, declared_name, enumerators, walk, words
 from tconv.codegen.headers.syntax import field as child
 
 _NUMBER = re.compile(r"(0x[0-9a-fA-F]+|\d+)(?:[uU]|[lL])*")
@@ -118,11 +118,8 @@ def _define(nodes: Iterable[Node], scope: Scope) -> None:
         elif node.type == "declaration":
             define_variables(node, scope)
         elif node.type == "enum_specifier":
-            names = [
-                words(child(each, "name")) for each in child(node, "body").named_children if each.type != "comment"
-            ]
-            of = Scope(None, {name: number for number, name in enumerate(names)})
-            scope.names[words(child(node, "name"))] = Type(words(child(node, "name")), (), of)
+            name = words(child(node, "name"))
+            scope.names[name] = Type(name, (), Scope(None, dict(enumerators(node))))
 
 
 def parameters_of(template: Node) -> tuple[str, ...]:

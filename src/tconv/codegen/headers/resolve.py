@@ -30,8 +30,6 @@ KERNEL = "Kernel"
 OF_KERNEL = ("Layer", "Tile", "Program", "BlockTile", "Shape")
 #: Parameters that always are the layer's own.
 OF_LAYER = ("Element", "Accumulator", "Sum")
-#: An enumeration, and its names by their values.
-ROUNDING, ROUNDINGS = "Rounding", ("none", "ties_to_even", "ties_away")
 #: A parameter for types of 16 bits.
 OF_HALVES = "Half16"
 _FUNCTIONS = ("function_definition", "lambda_expression")
@@ -111,7 +109,7 @@ class Kernels:
         self.scopes: Scopes = tuple(map(_bound, worlds, names, programs))
         self.constants: dict[str, Constant] = {}
         self.differing: dict[str, tuple[Value, ...]] = {}
-        self.roundings: set[str] = set()  # of those that differ, the ones of that type
+        self.enumerated: dict[str, str] = {}  # of those that differ, the ones of an enumeration, which it is
         self.wide: set[str] = set()  # of those that differ, the ones of 64 bits
         self.functions: dict[str, str] = {}
         self._roles = self._known_roles(shape)
@@ -174,6 +172,11 @@ class Kernels:
         asked = Text(f"constexpr bool asked = {condition};").root.named_children[0]
         node = field(field(asked, "declarator"), "value")
         return any(world.value(node, scope) for world, scope in zip(self.worlds, self.scopes, strict=True))
+
+    def enumerators(self, type_: str) -> list[str]:
+        """The names of an enumeration by their values; none of another type."""
+        found = self.worlds[0].scope.names.get(type_)
+        return list(found.members.names) if isinstance(found, Type) and found.members is not None else []
 
     def differ(self, name: str, owner: str, values: tuple[Value, ...]) -> str:
         """The name by which kernels have values that differ: with its owner's, where it is another thing's already."""
@@ -446,7 +449,7 @@ class Resolving(Folding):
         if found is None:
             return self._parts(node, scopes)
         owners, name = tuple(owner for owner, _ in found), found[0][1]
-        if owners[0] is not None and owners[0].name == "Rounding":
+        if owners[0] is not None and self.kernels.enumerators(owners[0].name):
             return self.text.of(node)
         if owners[0] is None:
             return self.text.of(node) if name.type != "template_function" else self._parts(node, scopes)
@@ -470,16 +473,16 @@ class Resolving(Folding):
             return self._type_shown(values, name, name)
         rank, role = self.kernels.role(owners)
         declaration = self._declaration(owners, name)
-        is_bool = declaration is not None and words(field(declaration, "type")) == "bool"
-        is_rounding = declaration is not None and words(field(declaration, "type")).endswith(ROUNDING)
-        if is_rounding and len(set(values)) == 1:
-            return f"{ROUNDING}::{ROUNDINGS[values[0]]}"
+        type_ = "" if declaration is None else words(field(declaration, "type")).rpartition("::")[2]
+        is_bool, enumerators = type_ == "bool", self.kernels.enumerators(type_)
+        if enumerators and len(set(values)) == 1:
+            return f"{type_}::{enumerators[values[0]]}"
         if len(set(values)) > 1:
             own = "_".join(part for part in (_snake(role), name) if part)
             own = self.kernels.differ(own, _snake(owners[0].name), values)
-            if is_rounding:
-                self.kernels.roundings.add(own)
-            if declaration is not None and words(field(declaration, "type")) == "long long":
+            if enumerators:
+                self.kernels.enumerated[own] = type_
+            if type_ == "long long":
                 self.kernels.wide.add(own)
             return f"{KERNEL}::{own}"
         if values[0] in (0, 1, -1) or is_bool:

@@ -67,6 +67,12 @@ def parsed(text: str) -> Text:
     return Text(text)
 
 
+def enumerators(enumeration: Node) -> dict[str, int]:
+    """The names of an enumeration, which gives them no values, with those that they have."""
+    names = [each for each in field(enumeration, "body").named_children if each.type != "comment"]
+    return {words(field(each, "name")): number for number, each in enumerate(names)}
+
+
 def expression(text: str) -> tuple[Text, Node]:
     """An expression alone."""
     parsed = Text(f"int x = {text};")

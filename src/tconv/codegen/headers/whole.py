@@ -27,7 +27,7 @@ from tconv.codegen.headers.layout import UNROLL, compact, filled, with_bodies_in
 from tconv.codegen.headers.listed import listed
 from tconv.codegen.headers.other_names import without_other_names
 from tconv.codegen.headers.paragraphs import used_paragraphs
-from tconv.codegen.headers.resolve import KERNEL, ROUNDING, ROUNDINGS, Constant, Kernels, Resolving, constant_name
+from tconv.codegen.headers.resolve import KERNEL, Constant, Kernels, Resolving, constant_name
 from tconv.codegen.headers.simplify import Simplifying
 from tconv.codegen.headers.singles import without_single_places, without_single_structs
 from tconv.codegen.headers.sweep import swept
@@ -228,12 +228,12 @@ def _structs(kernels: Sequence[tuple[Kernel[Any], str]], common: Kernels) -> lis
             values = [
                 f"{n} = {v[number]}"
                 for n, v in common.differing.items()
-                if n not in types and n not in common.roundings and (n in common.wide) == wide
+                if n not in types and n not in common.enumerated and (n in common.wide) == wide
             ]
             members += [f"static constexpr {of} {', '.join(values)};"] if values else []
-        for n in sorted(common.roundings):
-            rounding = ROUNDINGS[common.differing[n][number]]  # type: ignore[index]
-            members.append(f"static constexpr {ROUNDING} {n} = {ROUNDING}::{rounding};")
+        for n, of in sorted(common.enumerated.items()):
+            enumerator = common.enumerators(of)[common.differing[n][number]]  # type: ignore[index]
+            members.append(f"static constexpr {of} {n} = {of}::{enumerator};")
         made.append(
             f"// {kernel.layer.describe().replace(_ARROW, '->')}\nstruct {name}_layer {{\n"
             + "".join(f"  {m}\n" for m in members)

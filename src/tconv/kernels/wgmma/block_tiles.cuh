@@ -34,7 +34,7 @@ struct WgmmaPhase {
   TCONV_DEVICE int highest_shift() const { return Axis::shift_of(first) + behind(0); }
 };
 
-// The phase of an `alone` block on each axis. (`column` is meant only where it is `single`.)
+// The phase of a block on each axis, of one that has one there: `column` is meant only for `one_phase` blocks.
 template <class Layer>
 struct WgmmaPhases {
   WgmmaPhase<typename Layer::Depth> depth;
@@ -77,11 +77,12 @@ struct WgmmaWork {
   // The halo's first input, which may lie outside the image.
   TCONV_DEVICE BlockTilePosition halo() const {
     const BlockTilePosition from = block_tile();
-    if (!Shape::alone) return halo_of<Shape>(from);
+    if (!Shape::one_row_phase) return halo_of<Shape>(from);
     // A block with one phase on an axis has only the shifts of this phase.
     const WgmmaPhases<Layer> phase(first_phase());
+    const int shift = Shape::kind == WgmmaKind::one_phase ? phase.column.highest_shift() : Shape::WidthShifts::highest;
     return {from.image, from.depth - phase.depth.highest_shift(), from.row - phase.row.highest_shift(),
-            from.column - (Shape::single ? phase.column.highest_shift() : Shape::WidthShifts::highest)};
+            from.column - shift};
   }
 };
 

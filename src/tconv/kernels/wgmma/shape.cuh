@@ -18,6 +18,18 @@ TCONV_CONSTANT int wgmma_patch_lanes(int threads, int patches, int channels) {
   return best;
 }
 
+// The kinds of blocks, by the phases that a block has. At a shift, a phase of an `all_phases` or `row_phases` block may
+// have no tap: the compiler leaves the product out.
+//
+//                phases of a block                a visit is                              a product has
+//   uniform      some; every phase of the layer   one shift                               all phases of the block
+//                has a tap at every shift
+//   all_phases   all of the layer                 one shift                               one phase
+//   row_phases   one along depth and height, all  one tap along depth and height, at      one phase along the width
+//                along the width                  one shift along the width
+//   one_phase    one                              one tap                                 the phase
+enum class WgmmaKind { uniform, all_phases, row_phases, one_phase };
+
 template <class Layer, class Tile>
 struct WgmmaShape {
   using Element = typename Layer::Element;
@@ -50,36 +62,29 @@ struct WgmmaShape {
   // ---- shifts ----
   static constexpr int shifts = DepthShifts::count * HeightShifts::count * WidthShifts::count;
   static constexpr int taps = Depth::kernel * Height::kernel * Width::kernel;
-  // The kinds of blocks. Tile::phases is the number of phases that a block has.
-  //
-  //   kind      phases of a block                    a visit is                     a product has
-  //   uniform   some; every phase of the layer has   one shift                      all phases of the block
-  //             a tap at every shift
-  //   known     all of the layer                     one shift                      one phase
-  //   alone     one along depth and height; along    one tap along depth and        one phase along the width
-  //             the width all, or one (`single`)     height, at one shift along
-  //                                                  the width
-  //   single    one; the block is `alone`, too       one tap                        the phase
-  //
-  // At a shift, a phase of a `known` or `alone` block may have no tap: the compiler leaves the product out.
-  static constexpr bool uniform = static_cast<long long>(phases) * shifts == taps;
-  static constexpr bool known = !uniform && Tile::phases == phases;
-  static constexpr bool alone = !uniform && !known;
-  static constexpr bool single = alone && Tile::phases == 1;
+  static constexpr WgmmaKind kind = static_cast<long long>(phases) * shifts == taps ? WgmmaKind::uniform
+                                    : Tile::phases == phases                        ? WgmmaKind::all_phases
+                                    : Tile::phases == 1                             ? WgmmaKind::one_phase
+                                                                                    : WgmmaKind::row_phases;
+  // Whether a block has one phase along depth and height. It goes through the taps of that phase.
+  static constexpr bool one_row_phase = kind == WgmmaKind::row_phases || kind == WgmmaKind::one_phase;
   // Whether every product has a tap at each visit. If not, a product has one phase, and `has_tap` says whether this
-  // phase has a tap. `known`: products count all phases. `alone`: they count the phases along the width.
-  static constexpr bool every_tap = uniform || single;
+  // phase has a tap. Products count the block's phases.
+  static constexpr bool every_tap = kind == WgmmaKind::uniform || kind == WgmmaKind::one_phase;
   static TCONV_CONSTANT bool has_tap(int product, int depth, int row, int column) {
-    return (alone || (DepthShifts::tap(product / (Height::stride * Width::stride), depth) >= 0 &&
-                      HeightShifts::tap(product / Width::stride % Height::stride, row) >= 0)) &&
+    return (one_row_phase || (DepthShifts::tap(product / (Height::stride * Width::stride), depth) >= 0 &&
+                              HeightShifts::tap(product / Width::stride % Height::stride, row) >= 0)) &&
            WidthShifts::tap(product % Width::stride, column) >= 0;
   }
-  static constexpr int product_phases = uniform ? Tile::phases : 1, products = Tile::phases / product_phases;
+  static constexpr int product_phases = kind == WgmmaKind::uniform ? Tile::phases : 1;
+  static constexpr int products = Tile::phases / product_phases;
   static constexpr int product_rows = product_phases * Tile::channels;
   // Taps along depth and height, of the phase that has the most.
-  static constexpr int taps_alone = Depth::taps_per_phase * Height::taps_per_phase;
+  static constexpr int row_phase_taps = Depth::taps_per_phase * Height::taps_per_phase;
   // Visits of a block in a k-tile. A block with one phase on an axis may have fewer.
-  static constexpr int visits = !alone ? shifts : taps_alone * (single ? Width::taps_per_phase : WidthShifts::count);
+  static constexpr int visits = kind == WgmmaKind::row_phases  ? row_phase_taps * WidthShifts::count
+                                : kind == WgmmaKind::one_phase ? row_phase_taps * Width::taps_per_phase
+                                                               : shifts;
   // Where tiles are stacked along the rows, fragments that were loaded once serve all shifts along the height.
   static constexpr int row_visits = Tile::stacked ? HeightShifts::count : 1;
   static constexpr int fragments = Tile::position_tiles + row_visits - 1;
@@ -106,9 +111,9 @@ struct WgmmaShape {
   // A block with one phase on an axis reads less: the halo is as large as the phase with the most taps needs.
   template <class Axis, bool one_phase>
   static constexpr int halo = one_phase ? (Axis::taps_per_phase - 1) * Axis::shift_period : Shifts<Axis>::halo;
-  static constexpr int halo_depths = Tile::BlockTile::depths + halo<Depth, alone>;
-  static constexpr int halo_rows = Tile::BlockTile::rows + halo<Height, alone>;
-  static constexpr int halo_columns = Tile::BlockTile::columns + halo<Width, single>;
+  static constexpr int halo_depths = Tile::BlockTile::depths + halo<Depth, one_row_phase>;
+  static constexpr int halo_rows = Tile::BlockTile::rows + halo<Height, one_row_phase>;
+  static constexpr int halo_columns = Tile::BlockTile::columns + halo<Width, kind == WgmmaKind::one_phase>;
   static constexpr int halo_all_rows = Tile::BlockTile::images * halo_depths * halo_rows;
 
   // ---- inputs: four ways from global memory to a stage ----
@@ -135,7 +140,7 @@ struct WgmmaShape {
     return (-highest % Tile::patch_columns + Tile::patch_columns) % Tile::patch_columns;
   }
   static TCONV_CONSTANT int lead_and_halo() {
-    if (!single) return patch_lead(WidthShifts::highest) + WidthShifts::halo;
+    if (kind != WgmmaKind::one_phase) return patch_lead(WidthShifts::highest) + WidthShifts::halo;
     int most = 0;
     for (int phase = 0; phase < Width::stride; ++phase) {
       const int taps = Width::taps(phase),
@@ -186,13 +191,13 @@ struct WgmmaShape {
   // products have all rows of plane 0 first ----
   static constexpr int piece_bytes = planes * Tile::channels * k_tile_bytes;
   static constexpr int product_bytes = product_rows * k_tile_bytes;
-  static constexpr int k_tile_pieces = uniform  ? shifts * Tile::phases
-                                      : known  ? taps
-                                      : single ? visits
-                                               : taps_alone * Width::kernel;
+  static constexpr int k_tile_pieces = kind == WgmmaKind::uniform      ? shifts * Tile::phases
+                                       : kind == WgmmaKind::all_phases ? taps
+                                       : kind == WgmmaKind::row_phases ? row_phase_taps * Width::kernel
+                                                                       : visits;
   static constexpr int weight_stage_bytes = Tile::phases * piece_bytes;
-  // How many pieces of a `known` block's k-tile come before the pieces of a shift. Pieces follow each other by shift,
-  // and at one shift by phase: on each axis that is the order of taps.
+  // How many pieces of an `all_phases` block's k-tile come before the pieces of a shift. Pieces follow each other by
+  // shift, and at one shift by phase: on each axis that is the order of taps.
   static TCONV_CONSTANT int pieces_before(int depth, int column, int row) {
     return DepthShifts::first_tap(depth) * Width::kernel * Height::kernel +
            DepthShifts::taps(depth) * (WidthShifts::first_tap(column) * Height::kernel +
@@ -222,8 +227,9 @@ struct WgmmaShape {
   static constexpr int most_width =
       greatest_common_divisor(run == Width::stride ? Tile::BlockTile::columns * run : run, vector_items);
 
-  // ---- shared memory: weights, inputs, raw inputs, staged outputs, offsets, barriers. Resident weights of `known`
-  // blocks are packed, because their visits differ in bytes ----
+  // ---- shared memory: weights, inputs, raw inputs, staged outputs, offsets, barriers ----
+  // Whether resident weights are packed, because visits differ in bytes. Other weights lie in their stage.
+  static constexpr bool packs_weights = Tile::resident && kind == WgmmaKind::all_phases;
   static constexpr int inputs_at =
       Tile::resident ? static_cast<int>(set_bytes) : Tile::weight_stages * weight_stage_bytes;
   static constexpr int raw_at = inputs_at + Tile::input_stages * input_stage_bytes;
@@ -247,14 +253,14 @@ struct WgmmaShape {
 
   static_assert(item_bytes <= 4, "tensor cores multiply 16-bit types and TF32");
   static_assert(!exact || row_visits <= 4, "exact accumulators leave the tensor core every 32 channels");
-  static_assert(uniform || known || Tile::phases == 1 || Tile::phases == Width::stride,
+  static_assert(kind != WgmmaKind::row_phases || Tile::phases == Width::stride,
                 "a block has all phases, one, those of a row, or some that are alike");
-  static_assert(!Tile::resident || !alone || single, "weights of a row's phases do not stay");
+  static_assert(!Tile::resident || kind != WgmmaKind::row_phases, "weights of a row's phases do not stay");
   static_assert(phases % Tile::phases == 0, "blocks have as many phases each");
   static_assert(Tile::channels % (4 * channel_width) == 0, "a thread has whole vectors of channels");
   static_assert(Tile::k_tile_steps == 2 || Tile::k_tile_steps == 4, "rows of weights have 64 or 128 bytes");
   static_assert(block_tile_positions <= block_positions, "a block tile is at most what a block multiplies");
-  static_assert(!Tile::stacked || (uniform && Height::stride == 1 && HeightShifts::step == 1 &&
+  static_assert(!Tile::stacked || (kind == WgmmaKind::uniform && Height::stride == 1 && HeightShifts::step == 1 &&
                                    Tile::BlockTile::rows % Tile::position_tiles == 0),
                 "tiles are stacked where a shift along the height is another tile");
   static_assert(Tile::BlockTile::images * Tile::BlockTile::depths * stacked_rows * Tile::BlockTile::columns <=

@@ -33,11 +33,11 @@ TCONV_DEVICE void wgmma_piece(int of_tap, int& phase_set, int& piece) {
   const WgmmaTap<Width> column(of_tap % Width::kernel);
   const int phase = (depth.phase * Height::stride + row.phase) * Width::stride + column.phase;
   phase_set = phase / Tile::phases;
-  if (Shape::uniform) {
+  if (Shape::kind == WgmmaKind::uniform) {
     // Visits are shifts: along the height fastest, then along the width. Each has a piece of every phase.
     const int visit = (depth.shift * Shape::WidthShifts::count + column.shift) * Shape::HeightShifts::count + row.shift;
     piece = visit * Tile::phases + phase % Tile::phases;
-  } else if (Shape::known) {
+  } else if (Shape::kind == WgmmaKind::all_phases) {
     // Visits are the same shifts. Each has a piece of every phase that has a tap there.
     const int rows = Shape::HeightShifts::taps(row.shift), columns = Shape::WidthShifts::taps(column.shift);
     piece = Shape::pieces_before(depth.shift, column.shift, row.shift) +
@@ -46,13 +46,14 @@ TCONV_DEVICE void wgmma_piece(int of_tap, int& phase_set, int& piece) {
                 columns +
             column.tap - Shape::WidthShifts::first_tap(column.shift);
   } else {
-    // `single`: visits are the taps of one phase, along the height fastest. Else visits are taps along depth and height
-    // and shifts along the width; the pieces follow the order of taps along the width.
+    // Visits are taps. `one_phase`: those of the phase, along the height fastest. `row_phases`: those along depth and
+    // height, and shifts along the width; the pieces follow the order of taps along the width.
     const WgmmaPhases<Layer> own(phase);
     const int d = (depth.tap - own.depth.first) / Depth::tap_period, r = (row.tap - own.row.first) / Height::tap_period;
     const int c = (column.tap - own.column.first) / Width::tap_period;
-    piece = Shape::single ? (d * own.column.count + c) * own.row.count + r
-                          : (d * own.row.count + r) * Width::kernel + column.tap;
+    piece = Shape::kind == WgmmaKind::one_phase
+                ? (d * own.column.count + c) * own.row.count + r
+                : (d * own.row.count + r) * Width::kernel + column.tap;
   }
 }
 
@@ -117,27 +118,28 @@ TCONV_DEVICE void wgmma_load_weights(const WgmmaWork<Layer, Tile>& first_work, u
   for (WgmmaWork<Layer, Tile> work = first_work; work.is_left(); work.next()) {
     const unsigned char* const set = prepared + work.weight_set() * Shape::set_bytes;
     int visits = Shape::visits;
-    if (Shape::alone) {
+    if (Shape::one_row_phase) {
       const WgmmaPhases<Layer> own(work.first_phase());
-      visits = own.depth.count * own.row.count * (Shape::single ? own.column.count : columns);
+      visits = own.depth.count * own.row.count * (Shape::kind == WgmmaKind::one_phase ? own.column.count : columns);
     }
 #pragma unroll 1
     for (int k_tile = 0; k_tile < Shape::k_tiles; ++k_tile) {
       const unsigned char* from = set + static_cast<long long>(k_tile) * Shape::k_tile_pieces * Shape::piece_bytes;
 #pragma unroll 1
       for (int visit = 0; visit < visits; ++visit) {
-        const int pieces = Shape::known                     ? Shape::DepthShifts::taps(visit / (rows * columns)) *
-                                                                  Shape::WidthShifts::taps(visit / rows % columns) *
-                                                                  Shape::HeightShifts::taps(visit % rows)
-                           : Shape::alone && !Shape::single ? Shape::WidthShifts::taps(visit % columns)
-                                                            : Tile::phases;
-        if (!Shape::uniform && pieces == 0) continue;
+        const int pieces = Shape::kind == WgmmaKind::all_phases
+                               ? Shape::DepthShifts::taps(visit / (rows * columns)) *
+                                     Shape::WidthShifts::taps(visit / rows % columns) *
+                                     Shape::HeightShifts::taps(visit % rows)
+                           : Shape::kind == WgmmaKind::row_phases ? Shape::WidthShifts::taps(visit % columns)
+                                                                  : Tile::phases;
+        if (Shape::kind != WgmmaKind::uniform && pieces == 0) continue;
         const int bytes = pieces * Shape::piece_bytes;
         stages.wait_empty();
         arrive_and_expect(stages.full(), bytes);
-        // Resident: a phase may have fewer taps than its block has stages, so only `known` weights lie as in memory.
+        // Packed weights lie as in memory. Others may not: a phase may have fewer taps than its block has stages.
         const int at =
-            Tile::resident && Shape::known ? static_cast<int>(from - set) : stages.stage() * Shape::weight_stage_bytes;
+            Shape::packs_weights ? static_cast<int>(from - set) : stages.stage() * Shape::weight_stage_bytes;
         copy_to_shared(shared + at, from, bytes, stages.full());
         from += bytes;
         stages.next();

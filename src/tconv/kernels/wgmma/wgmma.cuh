@@ -206,8 +206,7 @@ struct WgmmaConsumer {
         // The first batch begins its products as the weights of each visit land.
         if (batch == 0) weights.wait_full();
         if (Shape::exact || batch == 0 || row_visit == 0) products.begin_group();
-        // Resident weights of `known` blocks are packed. Other weights lie in their stage.
-        const int from = Tile::resident && Shape::known ? packed : stage * Shape::weight_stage_bytes;
+        const int from = Shape::packs_weights ? packed : stage * Shape::weight_stage_bytes;
         multiply(Shape::exact ? batch_accumulators : accumulators, batch, row_visit, Rows(shared + from), depth, row,
                  column);
         if (Shape::exact || batch == 0 || row_visit == Shape::row_visits - 1) products.end_group();
@@ -247,7 +246,7 @@ struct WgmmaConsumer {
            Shape::halo_offset(depth, row, column, highest) * Shape::place_bytes;
   }
 
-  // The products of a k-tile in a `single` block: a visit for each tap of its phase.
+  // The products of a k-tile in a `one_phase` block: a visit for each tap of its phase.
   TCONV_DEVICE void visit_taps(const WgmmaPhases<Layer>& phase) {
     int d = 0, c = 0, r = 0;
 #pragma unroll 1
@@ -261,8 +260,8 @@ struct WgmmaConsumer {
     } while (d < phase.depth.count);
   }
 
-  // The products of a k-tile in an `alone` block that has all phases along the width: a visit for each tap along depth
-  // and height and each shift along the width.
+  // The products of a k-tile in a `row_phases` block: a visit for each tap along depth and height and each shift along
+  // the width.
   TCONV_DEVICE void visit_row(const WgmmaPhases<Layer>& phase) {
     int d = 0, r = 0;
 #pragma unroll 1
@@ -277,16 +276,17 @@ struct WgmmaConsumer {
     } while (d < phase.depth.count);
   }
 
-  // The products of a k-tile in a `uniform` or `known` block: a visit for each shift.
+  // The products of a k-tile in a `uniform` or `all_phases` block: a visit for each shift.
   TCONV_DEVICE void visit_shifts(int k_tile) {
-#pragma unroll(Shape::known ? DepthShifts::count : 1)
+    constexpr bool all_phases = Shape::kind == WgmmaKind::all_phases;
+#pragma unroll(all_phases ? DepthShifts::count : 1)
     for (int d = 0; d < DepthShifts::count; ++d)
-#pragma unroll(Shape::known ? WidthShifts::count : 1)
+#pragma unroll(all_phases ? WidthShifts::count : 1)
       for (int c = 0; c < WidthShifts::count; ++c)
-#pragma unroll(Shape::known ? HeightShifts::count : 1)
+#pragma unroll(all_phases ? HeightShifts::count : 1)
         for (int r = Shape::row_visits - 1; r < HeightShifts::count; r += Shape::row_visits) {
-          if (Shape::known && DepthShifts::taps(d) * HeightShifts::taps(r) * WidthShifts::taps(c) == 0) continue;
-          const int packed = Tile::resident && Shape::known
+          if (all_phases && DepthShifts::taps(d) * HeightShifts::taps(r) * WidthShifts::taps(c) == 0) continue;
+          const int packed = Shape::packs_weights
                                  ? (k_tile * Shape::k_tile_pieces + Shape::pieces_before(d, c, r)) * Shape::piece_bytes
                                  : 0;
           visit(moved(DepthShifts::behind(d), HeightShifts::behind(r), WidthShifts::behind(c), WidthShifts::highest), d,
@@ -302,9 +302,9 @@ struct WgmmaConsumer {
     for (int k_tile = 0; k_tile < Shape::k_tiles; ++k_tile) {
       inputs.wait_full();
       // Each loop has its own function. Written out here, loops that are never entered would change the others' code.
-      if (Shape::single)
+      if (Shape::kind == WgmmaKind::one_phase)
         visit_taps(WgmmaPhases<Layer>(first_phase));
-      else if (Shape::alone)
+      else if (Shape::kind == WgmmaKind::row_phases)
         visit_row(WgmmaPhases<Layer>(first_phase));
       else
         visit_shifts(k_tile);

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from tconv.planner.numbers import least, most, where
-from tconv.planner.wgmma.shape import MOST_PATCHES, WgmmaShape, is_uniform
+from tconv.planner.wgmma.shape import MOST_PATCHES, WgmmaKind, WgmmaShape, is_uniform
 from tconv.planner.wgmma.tile import BlockTile, WgmmaTile
 from tconv.problem import Layer
 
@@ -104,7 +104,7 @@ def can_stack(layer: Layer) -> bool:
 
 def can_stay(shape: WgmmaShape) -> bool:
     """Whether the weights of a block may stay: those of a row's phases are loaded for each block tile."""
-    return (shape.alone == 0) | (shape.single > 0)
+    return shape.kind != WgmmaKind.ROW_PHASES
 
 
 def suits(shape: WgmmaShape) -> bool:
@@ -121,7 +121,7 @@ def suits(shape: WgmmaShape) -> bool:
     few = (shape.accumulators <= _MOST_ACCUMULATORS) & (shape.accumulators + of_fragments <= registers)
     few = few & ((shape.row_visits <= _MOST_EXACT_VISITS) | (not shape.exact))
     unrolled = shape.taps * shape.tile.k_tile_steps * shape.tile.position_tiles
-    few = few & (unrolled * shape.known <= _MOST_PRODUCTS)
+    few = few & (unrolled * (shape.kind == WgmmaKind.ALL_PHASES) <= _MOST_PRODUCTS)
     return of_product & few & (shape.thread_patches <= MOST_PATCHES)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from enum import IntEnum
 from functools import cached_property
 
 from tconv.planner.numbers import ceil_div, gcd, least, most, where
@@ -35,6 +36,15 @@ _CONSTANTS = (
     ),
     *("weight_bytes", "preparing_items", "run", "by_runs", "staged_bytes", "shared_bytes"),
 )
+
+
+class WgmmaKind(IntEnum):
+    """The kinds of blocks: those of `kernels/wgmma/shape.cuh`, which says what they are."""
+
+    UNIFORM = 0
+    ALL_PHASES = 1
+    ROW_PHASES = 2
+    ONE_PHASE = 3
 
 
 class WgmmaShape:
@@ -107,37 +117,30 @@ class WgmmaShape:
         return math.prod(self.layer.kernel)
 
     @cached_property
-    def uniform(self) -> bool:
-        """Whether every phase has a tap at every shift."""
-        return is_uniform(self.layer)
+    def kind(self) -> int:
+        """The `WgmmaKind` of its blocks."""
+        if is_uniform(self.layer):
+            return WgmmaKind.UNIFORM
+        of_some = where(self.tile.phases == 1, WgmmaKind.ONE_PHASE, WgmmaKind.ROW_PHASES)
+        return where(self.tile.phases == self.phases, WgmmaKind.ALL_PHASES, of_some)
 
     @cached_property
-    def known(self) -> bool:
-        """Whether the compiler leaves out the products of phases without a tap."""
-        return self.tile.phases == (0 if self.uniform else self.phases)
+    def one_row_phase(self) -> bool:
+        """Whether a block has one phase along depth and height."""
+        return (self.kind == WgmmaKind.ROW_PHASES) | (self.kind == WgmmaKind.ONE_PHASE)
 
     @cached_property
     def products(self) -> int:
         """Products that a visit takes at most, for each tile of positions."""
-        return 1 if self.uniform else self.tile.phases
+        return 1 if self.kind is WgmmaKind.UNIFORM else self.tile.phases
 
     @cached_property
     def product_rows(self) -> int:
         """Rows of weights of each."""
-        return self.tile.channels * (self.tile.phases if self.uniform else 1)
+        return self.tile.channels * (self.tile.phases if self.kind is WgmmaKind.UNIFORM else 1)
 
     @cached_property
-    def alone(self) -> bool:
-        """Whether a block has one phase along depth and height, and goes through the taps of its own there."""
-        return (self.known == 0) & (not self.uniform)
-
-    @cached_property
-    def single(self) -> bool:
-        """Whether it has one phase along the width, too."""
-        return self.alone & (self.tile.phases == 1)
-
-    @cached_property
-    def taps_alone(self) -> int:
+    def row_phase_taps(self) -> int:
         """Along depth and height, of the phases that have the most."""
         return self.layer.axes[0].taps_per_phase * self.layer.axes[1].taps_per_phase
 
@@ -145,8 +148,8 @@ class WgmmaShape:
     def visits(self) -> int:
         """How often a block stops in a k-tile: at each shift, or at each tap of its phase."""
         width = self.layer.axes[2]
-        of_width = where(self.single, width.taps_per_phase, shift_count(width))
-        return where(self.alone, self.taps_alone * of_width, self.shifts)
+        of_width = where(self.kind == WgmmaKind.ONE_PHASE, width.taps_per_phase, shift_count(width))
+        return where(self.one_row_phase, self.row_phase_taps * of_width, self.shifts)
 
     @cached_property
     def row_visits(self) -> int:
@@ -202,11 +205,11 @@ class WgmmaShape:
 
     @cached_property
     def halo_columns(self) -> int:
-        return self.tile.block_tile.columns + _halo(self.layer.axes[2], self.single)
+        return self.tile.block_tile.columns + _halo(self.layer.axes[2], self.kind == WgmmaKind.ONE_PHASE)
 
     @cached_property
     def halo_all_rows(self) -> int:
-        depth, height = (_halo(axis, self.alone) for axis in self.layer.axes[:2])
+        depth, height = (_halo(axis, self.one_row_phase) for axis in self.layer.axes[:2])
         block_tile = self.tile.block_tile
         return block_tile.images * (block_tile.depths + depth) * (block_tile.rows + height)
 
@@ -250,11 +253,11 @@ class WgmmaShape:
         # What comes before a block tile's columns in its first patch, with its halo: of all phases, or the most of any
         # one's.
         around = -width.shift_of(width.kernel - 1) % together + halo(width)
-        alone = 0
+        of_one = 0
         for shift, taps in {(width.shift_of(taps[-1]), len(taps)) for taps in map(width.taps, range(width.stride))}:
-            alone = most(alone, -shift % together + (taps - 1) * width.shift_period)
+            of_one = most(of_one, -shift % together + (taps - 1) * width.shift_period)
         loaded = where(self.transposed, 8, together)
-        columns = self.tile.block_tile.columns + where(self.single, alone, around)
+        columns = self.tile.block_tile.columns + where(self.kind == WgmmaKind.ONE_PHASE, of_one, around)
         aligned = ceil_div(columns, loaded) * (loaded // together)
         return where(self.unaligned, ceil_div(self.halo_columns + 7, 8), aligned)
 
@@ -322,10 +325,11 @@ class WgmmaShape:
 
     @cached_property
     def k_tile_pieces(self) -> int:
-        if self.uniform:
+        if self.kind is WgmmaKind.UNIFORM:
             return self.shifts * self.tile.phases
-        of_row = self.taps_alone * self.layer.kernel[2]
-        return where(self.known, self.taps, where(self.single, self.visits, of_row))
+        of_row = self.row_phase_taps * self.layer.kernel[2]
+        of_some = where(self.kind == WgmmaKind.ONE_PHASE, self.visits, of_row)
+        return where(self.kind == WgmmaKind.ALL_PHASES, self.taps, of_some)
 
     @cached_property
     def set_bytes(self) -> int:
