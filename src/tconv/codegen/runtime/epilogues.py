@@ -59,7 +59,12 @@ def _is_plain(module):
 
 
 # ---- where programs are computed
-_GLOBAL_HOOKS = tuple(f"_global_{name}_hooks" for name in ("forward", "forward_pre", "backward", "backward_pre"))
+# Hooks on the calls of all modules, or on their gradients. PyTorch changes these dictionaries in place.
+_GLOBAL_HOOKS = [
+    hooks
+    for kind in ("forward", "forward_pre", "backward", "backward_pre")
+    for hooks in [getattr(nn.modules.module, f"_global_{kind}_hooks", None)]
+]
 
 
 def _is_hooked(module):
@@ -72,11 +77,6 @@ def _is_hooked(module):
         or own.get("_forward_pre_hooks_with_kwargs")
         or own.get("_compiled_call_impl")
     )
-
-
-def _watched():
-    """Whether a global hook sees the calls of all modules, or their gradients."""
-    return any(map(vars(nn.modules.module).get, _GLOBAL_HOOKS))
 
 
 class _Epilogue:
@@ -157,7 +157,7 @@ def cuda_fused(layer, *inputs, epilogue=None, modules=(), before=(), after=(), r
         call = layer if own["_forward_pre_hooks"] else layer.forward  # a call of the module would look for hooks again
     else:
         ours, call = isinstance(layer, functools.partial) and layer.func is _conv_transpose, layer
-    ours = ours and not _watched()
+    ours = ours and not any(_GLOBAL_HOOKS)
     # ---- where programs are computed
     ours = ours and all(map(_is_plain, modules))
     # ---- where programs are computed
