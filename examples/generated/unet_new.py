@@ -2,7 +2,7 @@
 #
 # ModelNew is the model file's Model, with its transposed convolutions on the CUDA kernels in this file.
 # torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.
-# The model file begins at line 560, the kernels at line 652.
+# The model file begins at line 561, the kernels at line 653.
 #
 #   ups.0.up  2-D 512→256 k2 s2 bias tf32  wgmma: 128 blocks of 384, 217792 bytes of shared memory
 #                                          any size: wgmma: 96 blocks of 384, 215664 bytes of shared memory
@@ -297,7 +297,7 @@ def _define(space):
     return defined
 
 # torch.compile and dispatch modes see a call as this one operator. Its namespace has the digest of this file.
-_OPERATOR = _define("tconv_7d976dad186a3401")
+_OPERATOR = _define("tconv_6f57e8dd02d8da26")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # modules keep their options like this
@@ -405,7 +405,12 @@ def _elsewhere(weight_shape, options, reason, elsewhere):
 
 # ---- epilogues -----------------------------------------------------------------------------------------------
 
-_GLOBAL_HOOKS = tuple(f"_global_{name}_hooks" for name in ("forward", "forward_pre", "backward", "backward_pre"))
+# Hooks on the calls of all modules, or on their gradients. PyTorch changes these dictionaries in place.
+_GLOBAL_HOOKS = [
+    hooks
+    for kind in ("forward", "forward_pre", "backward", "backward_pre")
+    for hooks in [getattr(nn.modules.module, f"_global_{kind}_hooks", None)]
+]
 
 def _is_hooked(module):
     """Whether hooks see a module's result, gradients or keyword arguments. Hooks on its inputs alone do not count."""
@@ -417,10 +422,6 @@ def _is_hooked(module):
         or own.get("_forward_pre_hooks_with_kwargs")
         or own.get("_compiled_call_impl")
     )
-
-def _watched():
-    """Whether a global hook sees the calls of all modules, or their gradients."""
-    return any(map(vars(nn.modules.module).get, _GLOBAL_HOOKS))
 
 class _Epilogue:
     """A layer's epilogue: a function of the layer's result, and tensors that are concatenated with what it returns."""
@@ -464,7 +465,7 @@ def cuda_fused(layer, *inputs, epilogue=None, modules=(), before=(), after=(), r
         call = layer if own["_forward_pre_hooks"] else layer.forward  # a call of the module would look for hooks again
     else:
         ours, call = isinstance(layer, functools.partial) and layer.func is _conv_transpose, layer
-    ours = ours and not _watched()
+    ours = ours and not any(_GLOBAL_HOOKS)
     if ours:
         return call(*inputs, epilogue=epilogue, **options)
     return epilogue.joined(epilogue(layer(*inputs, **options)))
