@@ -71,6 +71,7 @@ bench: $(RUN_STAMP)
 
 clean:
 	rm -rf "$(VENV)" build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis src/*.egg-info
+	rm -rf "$${XDG_CACHE_HOME:-$$HOME/.cache}/tconv/tests"
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(RUN_STAMP): pyproject.toml constraints.txt .ci/setup

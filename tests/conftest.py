@@ -1,4 +1,4 @@
-"""What every test shares: caches of the run's own, the GPU marker, one torch to fork from, and the CUDA compiler."""
+"""What every test shares: caches of the tests' own, the GPU marker, one torch to fork from, and the CUDA compiler."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import signal
 import sysconfig
 import tempfile
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
 
 from tconv.sandbox.worker import Workshop
-from tconv.settings import settings
+from tconv.settings import Settings, settings
 
 pytest_plugins = ["rotation"]
 
@@ -25,15 +25,30 @@ _caches_key = pytest.StashKey[list[str]]()
 
 def pytest_configure(config: pytest.Config) -> None:
     """Caches for the whole run: the user's own are not touched, and what one worker compiles, all use."""
+    kept = Settings.of({**os.environ, "TCONV_CACHE_DIR": ""}).cache_directory
     config.stash[_caches_key] = [variable for variable in _CACHES if variable not in os.environ]
     for variable in config.stash[_caches_key]:
         os.environ[variable] = tempfile.mkdtemp(prefix="tconv-tests-")
+        if variable == "TCONV_CACHE_DIR" and kept is not None:
+            _lend_what_compilers_made(kept / "tests", Path(os.environ[variable]))
     if getattr(config.option, "numprocesses", None):  # beside each other, threads of torch only wait for a processor
         os.environ.setdefault("OMP_NUM_THREADS", "1")
     _put_own_tools_on_path()
     # A shell lets what it starts in the background ignore Ctrl-C, and so would all processes of the tests.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _lend_what_compilers_made(kept: Path, of_run: Path) -> None:
+    """Programs of the emulator and cubins stay from run to run, by digests of all that makes them; nothing else does.
+
+    Each test still runs what it built. `make clean` removes them.
+    """
+    for folder in ("emulator", "kernels"):
+        with suppress(OSError):  # without a place to keep them each run makes its own
+            (kept / folder).mkdir(parents=True, exist_ok=True)
+            if os.access(kept / folder, os.W_OK):
+                (of_run / folder).symlink_to(kept / folder)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -107,10 +107,11 @@ def test_cache_info_and_clear(kernels: cache.KernelCache) -> None:
 def test_programs_of_the_emulator_count_and_go(kernels: cache.KernelCache, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
-    from tconv.emulator import Launch, program
+    from tconv.emulator import Launch
+    from tconv.emulator import cache as programs
     from tconv.emulator import run as emulate
 
-    monkeypatch.setattr(program, "settings", lambda: Settings(kernels.directory))
+    monkeypatch.setattr(programs, "settings", lambda: Settings(kernels.directory))
     y = torch.zeros(3)
     source = 'extern "C" __global__ void one(float* y) { y[threadIdx.x] = 1; }'
     emulate(source, [Launch("one", 1, 3, 0, (y,))])

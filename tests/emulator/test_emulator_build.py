@@ -1,18 +1,15 @@
-"""Building and calling: the cache, the compiler's absence and errors, arguments that do not fit."""
+"""Building and calling: the compiler's absence and errors, arguments that do not fit."""
 
 from __future__ import annotations
 
-import os
-import stat
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
 from tconv.emulator import EmulatorError, Launch, build, errors, execution, program, run
-from tconv.settings import settings
 
 SOURCE = """
 extern "C" __global__ void add(float* y, int count, float* unused) {
@@ -22,61 +19,17 @@ extern "C" __global__ void add(float* y, int count, float* unused) {
 """
 
 
-@pytest.fixture
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A cache directory that nothing else uses."""
-    monkeypatch.setenv("TCONV_CACHE_DIR", str(tmp_path / "cache"))
-    settings.cache_clear()
-    yield tmp_path / "cache" / "emulator"
-    settings.cache_clear()
-
-
-@pytest.fixture
-def fake_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty folder as PATH, for a g++ of the test's own or none."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    monkeypatch.setenv("PATH", str(folder))
-    clear_compiler()
-    yield folder / "g++"
-    clear_compiler()
-
-
-def clear_compiler() -> None:
-    program._compiler.cache_clear()
-    program._compiler_version.cache_clear()
-
-
-def write_script(path: Path, text: str) -> None:
-    path.write_text("#!/bin/sh\n" + text)
-    path.chmod(path.stat().st_mode | stat.S_IXUSR)
-
-
-def test_a_program_is_built_once_and_again_when_anything_changes(own_cache: Path) -> None:
-    first = build(SOURCE, "plain")
-    built_at = first.stat().st_mtime_ns
-    assert first.parent == own_cache and os.access(first, os.X_OK)
-    assert build(SOURCE, "plain") == first and first.stat().st_mtime_ns == built_at
-    assert build(SOURCE.replace("+= 1", "+= 2"), "plain") != first
-    assert sorted(path.name.split("-")[1] for path in own_cache.iterdir()) == ["engine.o", "program", "program"]
-
-
-def test_an_unwritable_cache_directory_is_no_obstacle(own_cache: Path) -> None:
-    own_cache.parent.parent.mkdir(exist_ok=True)
-    own_cache.parent.write_text("a file where the directory should be")
-    built = build(SOURCE, "plain")
-    assert built.exists() and own_cache.parent not in built.parents
-
-
-def test_missing_compiler_says_what_to_install(own_cache: Path, fake_compiler: Path) -> None:
+def test_missing_compiler_says_what_to_install(own_cache: Path, fake_compiler: Callable[[str], None]) -> None:
     with pytest.raises(EmulatorError, match=r"g\+\+ not found: install g\+\+") as error:
         build(SOURCE, "plain")
     assert error.value.kind == "build"
 
 
 @pytest.mark.parametrize("message", ["cannot find libtsan_preinit.o: No such file", "cannot find -ltsan"])
-def test_missing_sanitizer_runtime_says_what_to_install(own_cache: Path, fake_compiler: Path, message: str) -> None:
-    write_script(fake_compiler, f'[ "$1" = --version ] && exit 0\necho "/usr/bin/ld: {message}" >&2\nexit 1\n')
+def test_missing_sanitizer_runtime_says_what_to_install(
+    own_cache: Path, fake_compiler: Callable[[str], None], message: str
+) -> None:
+    fake_compiler(f'[ "$1" = --version ] && exit 0\necho "/usr/bin/ld: {message}" >&2\nexit 1\n')
     with pytest.raises(EmulatorError, match=r"libtsan not found, which this mode needs: install it") as error:
         build(SOURCE, "thread")
     assert error.value.kind == "build"

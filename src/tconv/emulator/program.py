@@ -1,7 +1,8 @@
-"""From a CUDA translation unit to a program for the CPU: g++, its flags, and the cache of what it built."""
+"""From a CUDA translation unit to a program for the CPU: g++, and its flags."""
 
 from __future__ import annotations
 
+import errno
 import functools
 import hashlib
 import os
@@ -9,13 +10,12 @@ import platform
 import re
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, get_args
 
+from tconv.emulator import cache
 from tconv.emulator.errors import EmulatorError
-from tconv.settings import settings
 
 Mode = Literal["plain", "address", "thread"]
 #: How fibers are switched: "native" (assembly on x86-64, else ucontext) or "ucontext".
@@ -69,14 +69,13 @@ def build(source: str, mode: Mode = "plain", *, fibers: Fibers = "native") -> Pa
     if not names:
         raise ValueError('the source has no kernel: it needs an extern "C" __global__ function')
     engine = _engine(mode, fibers)
-    command = [
-        *(_compiler(), *_LANGUAGE, *_KERNEL_FLAGS[mode], *_processor_flags(), "-DTCONV_EMULATOR"),
-        *(f"-I{_KERNELS}", f"-ffile-prefix-map={_KERNELS}/=", f"-I{_INCLUDE}", f"-ffile-prefix-map={_INCLUDE}/="),
-        *("-include", "tconv_emulator.h", "-x", "c++", UNIT_NAME, "-x", "none", str(engine)),
-    ]
+    flags = (*_LANGUAGE, *_KERNEL_FLAGS[mode], *_processor_flags(), "-DTCONV_EMULATOR", "-include", "tconv_emulator.h")
+    places = (f"-I{_KERNELS}", f"-ffile-prefix-map={_KERNELS}/=", f"-I{_INCLUDE}", f"-ffile-prefix-map={_INCLUDE}/=")
+    inputs = ("-x", "c++", UNIT_NAME, "-x", "none", str(engine))
     unit = source + "\n" + _registration(names)
     headers = _digest_of(_KERNELS, "*.cuh") if "#include" in source else ""
-    return _built(command, "program", {UNIT_NAME: unit}, headers, _digest_of(_INCLUDE, "*.h"))
+    digests = (headers, _digest_of(_INCLUDE, "*.h"), engine.name)
+    return _built("program", flags, (*places, *inputs), {UNIT_NAME: unit}, digests)
 
 
 def kernel_names(source: str) -> list[str]:
@@ -111,28 +110,32 @@ def _engine(mode: Mode, fibers: Fibers) -> Path:
     """The engine as one object file. It is never instrumented: the sanitizers watch kernels only."""
     sources = sorted(str(path) for path in (_INCLUDE / "emulator").glob("*.cpp"))
     defines = [*_ENGINE_FLAGS[mode], *(["-DTCONV_EMULATOR_UCONTEXT"] if fibers == "ucontext" else [])]
-    command = [_compiler(), *_LANGUAGE, "-O2", *_processor_flags(), *defines, "-r", "-nostdlib", *sources]
-    return _built(command, "engine.o", {}, _digest_of(_INCLUDE, "*.h", "*.cpp"))
+    flags = (*_LANGUAGE, "-O2", *_processor_flags(), *defines, "-r", "-nostdlib")
+    return _built("engine.o", flags, sources, {}, (_digest_of(_INCLUDE, "*.h", "*.cpp"),))
 
 
-def _built(command: Sequence[str], name: str, files: dict[str, str], *digests: str) -> Path:
-    """The output of `command`, run in a directory with `files`, from the cache where it is there."""
-    key = hashlib.sha256("\0".join([*command, *files.values(), *digests, _compiler_version()]).encode()).hexdigest()
-    output = _cache_directory() / f"{key[:32]}-{name}"
-    if output.exists():
-        return output
-    # Built beside its final place and renamed: another process never sees half a program.
-    with tempfile.TemporaryDirectory(dir=output.parent, prefix="building-") as directory:
+def _built(
+    name: str, flags: Sequence[str], places: Sequence[str], files: dict[str, str], digests: Sequence[str]
+) -> Path:
+    """What g++ makes of `files`, from the cache where it is there.
+
+    Args:
+        places: further arguments, which say only where something lies.
+        digests: of all that g++ reads beside `files`.
+    """
+
+    def build(directory: Path) -> None:
         for file_name, text in files.items():
             Path(directory, file_name).write_text(text, encoding="utf-8")
-        prefix_map = f"-ffile-prefix-map={directory}=."
-        result = subprocess.run(
-            [*command, prefix_map, "-o", name], cwd=directory, capture_output=True, text=True, check=False
-        )
+        command = [_compiler(), *flags, *places, f"-ffile-prefix-map={directory}=.", "-o", name]
+        result = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
+        if result.returncode != 0 and os.strerror(errno.ENOSPC) in result.stderr:
+            raise OSError(errno.ENOSPC, result.stderr)
         if result.returncode != 0:
             raise EmulatorError("build", _explained(result.stderr))
-        os.replace(Path(directory, name), output)
-    return output
+
+    parts = (_compiler(), _compiler_version(), *flags, *files.values(), *digests)
+    return cache.built(cache.digest("\0".join(parts).encode()), name, build)
 
 
 def _explained(messages: str) -> str:
@@ -173,25 +176,3 @@ def _digest_of(directory: Path, *patterns: str) -> str:
     for path in sorted(path for pattern in patterns for path in directory.rglob(pattern)):
         digest.update(str(path.relative_to(directory)).encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
-
-
-def _cache_directory() -> Path:
-    root = settings().cache_directory
-    if root is None:
-        return _temporary_cache()
-    directory = root / "emulator"
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return _temporary_cache()
-    return directory if os.access(directory, os.W_OK) else _temporary_cache()
-
-
-@functools.cache
-def _temporary_directory() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="tconv-emulator-")
-
-
-def _temporary_cache() -> Path:
-    """For this process alone; the directory goes when the process ends."""
-    return Path(_temporary_directory().name)

@@ -135,13 +135,16 @@ def clear() -> CacheInfo:
     return default_cache().clear()
 
 
-def cache_key(source: str, arch: str, *, name: str, headers: Path | None, header_digest: str) -> bytes:
-    """Key of a compilation: source, options, arch, NVRTC's version, and the content of every header it may include."""
+def cache_key(source: str, arch: str, *, name: str, header_digest: str) -> bytes:
+    """Key of a compilation: source, options, arch, NVRTC's version, and the content of every header it may include.
+
+    Not where the headers lie: another copy of them gives the same.
+    """
     return bytes(
         program_cache().make_program_cache_key(
             code=source,
             code_type="c++",
-            options=program_options(arch, name, headers),
+            options=program_options(arch, name, headers=None),
             target_type="cubin",
             extra_digest=f"{_FORMAT} {header_digest}".encode(),
         )

@@ -232,11 +232,10 @@ def compile_kept(source: str, arch: str, *, name: str, headers: bool = False) ->
         MissingToolchain, CompileError: as `compile_source`.
     """
     kept, digest = default_cache(), header_digest() if headers else ""
-    path = header_directory() if headers else None
-    key = cache_key(source, arch, name=name, headers=path, header_digest=digest)
+    key = cache_key(source, arch, name=name, header_digest=digest)
     if (entry := kept.get(key)) is not None:
         return Compiled.from_bytes(entry)
-    compiled = compile_source(source, arch, name=name, headers=path)
+    compiled = compile_source(source, arch, name=name, headers=header_directory() if headers else None)
     if not headers or header_digest() == digest:  # else it may be of headers that were changed while NVRTC read them
         kept.put(key, compiled.to_bytes())
     return compiled
