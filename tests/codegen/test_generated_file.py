@@ -28,6 +28,7 @@ from tconv.codegen import runtime
 from tconv.codegen.generate import builtins_needed
 from tconv.codegen.head import header
 from tconv.codegen.headers.paragraphs import used_paragraphs
+from tconv.codegen.headers.whole import _whole
 from tconv.codegen.planned import types_of
 from tconv.jit.compile import compile_source
 from tconv.kernels import source
@@ -114,6 +115,7 @@ def test_uses_only_torch_and_the_standard_library(texts: dict[str, str]) -> None
 def test_same_bytes_twice_and_whatever_the_file_is_called(tmp_path: Path, texts: dict[str, str]) -> None:
     copy = tmp_path / "another name.py"
     copy.write_bytes((EXAMPLES / "unet.py").read_bytes())
+    _whole.cache_clear()
     assert generated_text(copy) == texts["unet"]
 
 

@@ -6,7 +6,7 @@ import gc
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import lru_cache, partial
 from itertools import groupby
 from typing import Any
 
@@ -135,6 +135,12 @@ def whole(kernels: Sequence[tuple[Kernel[Any], str]]) -> str:
     Functions are those of `tconv.kernels.source.functions`: ``NAME``, ``NAME_weights``, ``NAME_inputs``. How a kernel
     is launched says the function of that `source.launch_name`, in ``tconv``.
     """
+    return _whole(tuple(kernels))
+
+
+@lru_cache(maxsize=64)
+def _whole(kernels: tuple[tuple[Kernel[Any], str], ...]) -> str:
+    """Kept, as it takes seconds: where one family's kernels give way to others, a file is built again."""
     asked = _asked(kernels)
     with _no_collection():
         text = _simplified(resolved(kernels), asked)
