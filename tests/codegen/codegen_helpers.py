@@ -65,7 +65,11 @@ def by_kind(problem: Problem, wanted: Wanted) -> Precision:
 def generated_text(
     path: Path, wanted: Wanted = "match", families: Sequence[str] = tuple(FAMILIES), types: Sequence[str] = ()
 ) -> str:
-    """The text that tconv writes for a model file; those of the examples, which do not change, are kept."""
+    """The text that tconv writes for a model file; those of the examples, which do not change, are kept.
+
+    With the kernels that are planned: where those spill registers, which NVRTC alone would say, after seconds, others
+    are written (`settled_layers`).
+    """
     generate = _of_example if path.parent == EXAMPLES else _generated
     return generate(path, wanted, tuple(families), tuple(types))
 
@@ -88,7 +92,7 @@ def settled_layers(
 
 
 def _generated(path: Path, wanted: Wanted, families: tuple[str, ...], types: tuple[str, ...]) -> str:
-    return build(path, settled_layers(path, wanted, families, types))
+    return build(path, planned_layers(path, wanted, families, types))
 
 
 _of_example = functools.cache(_generated)

@@ -33,6 +33,7 @@ from tconv.codegen.planned import types_of
 from tconv.jit.compile import compile_source
 from tconv.kernels import source
 from tconv.kernels.source import alone
+from tconv.rewriter.pipeline import build
 from tconv.sandbox.model_file import ModelFileError
 
 NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py"))
@@ -120,10 +121,11 @@ def test_same_bytes_twice_and_whatever_the_file_is_called(tmp_path: Path, texts:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_committed_examples_are_up_to_date(texts: dict[str, str], name: str) -> None:
+def test_committed_examples_are_up_to_date(name: str) -> None:
     """Of the examples, in the U-Net alone something stands behind layers that their kernels take."""
     committed = EXAMPLES / "generated" / f"{name}_new.py"
-    text = fused_text(EXAMPLES / f"{name}.py") if name == "unet" else texts[name]
+    path = EXAMPLES / f"{name}.py"
+    text = fused_text(path) if name == "unet" else build(path, settled_layers(path))
     assert committed.read_text(encoding="utf-8") == text, (
         f"regenerate it: python -m tconv optimize examples/{name}.py -o examples/generated/{name}_new.py --force"
     )
@@ -278,7 +280,7 @@ NAMED = """
 """
 
 
-@pytest.mark.rotates(3)
+@pytest.mark.rotates(9)
 @pytest.mark.parametrize(
     ("names", "kernels"),
     [
@@ -313,15 +315,16 @@ def test_no_line_is_too_long(texts: dict[str, str], with_epilogues: dict[str, st
     assert not [line for line in text.splitlines() if len(line) > 120]
 
 
-@pytest.mark.rotates(3)
+@pytest.mark.rotates(6)
 @pytest.mark.parametrize("name", NAMES)
-def test_the_kernels_take_what_the_librarys_take(texts: dict[str, str], name: str) -> None:
+def test_the_kernels_take_what_the_librarys_take(name: str) -> None:
     """Registers and spilled bytes are the same, and code is as long to a thirtieth.
 
     Of the first two of each file, with what prepares for them, beside the others of its family, as they are built.
     """
-    file = executed(texts[name])
-    layers = settled_layers(EXAMPLES / f"{name}.py")
+    path = EXAMPLES / f"{name}.py"
+    layers = settled_layers(path)
+    file = executed(build(path, layers))
     plans = dict.fromkeys(plan.kernel for layer in layers for plan in layer.variants.values())
     for written, kernel in list(zip(kernels_of(file), plans, strict=True))[:2]:
         arch = "sm_90a" if kernel.family == "wgmma" else "sm_80"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from codegen_helpers import EXAMPLES, Namespace, executed, generated_text, settled_layers
+from codegen_helpers import EXAMPLES, Namespace, executed, generated_text, planned_layers
 from kernel_runs import INSTANCES
 
 from tconv.codegen.cuda import Written, cuda_texts
@@ -169,7 +169,7 @@ def test_a_layer_is_found_by_what_a_call_is_given(file: Namespace, seed: int) ->
 def test_the_text_tells_how_a_recorded_kernel_is_launched(name: str) -> None:
     """As the planner does, also where offsets of 32 bits do not reach."""
     file = executed(generated_text(EXAMPLES / f"{name}.py"))
-    layers = settled_layers(EXAMPLES / f"{name}.py")
+    layers = planned_layers(EXAMPLES / f"{name}.py")
     planned = {}
     for layer in layers:
         for plan in layer.variants.values():
@@ -206,7 +206,7 @@ def test_the_text_tells_how_a_recorded_kernel_is_launched(name: str) -> None:
     assert seen == {False, True}
 
 
-@pytest.mark.rotates(72)
+@pytest.mark.rotates(216)
 @pytest.mark.parametrize("name", INSTANCES)
 def test_the_text_of_any_kernel_tells_its_launch(name: str) -> None:
     """Beside another kernel of its family."""

@@ -361,7 +361,7 @@ def beside(name: str, turn: int = 7, types: bool = False) -> Kernel[Any]:
     return others[len(name) * turn % len(others)]
 
 
-@pytest.mark.rotates(192)
+@pytest.mark.rotates(576)
 @pytest.mark.parametrize("name", EVALUATED)
 def test_a_whole_text_computes_the_same(name: str) -> None:
     """Bit by bit, alone, and beside others of its family, one of them for any type."""
@@ -372,7 +372,7 @@ def test_a_whole_text_computes_the_same(name: str) -> None:
         assert emulate(instance, tensors, text=whole_text(instance.kernel, others)).equal(expected)
 
 
-@pytest.mark.rotates(96)
+@pytest.mark.rotates(288)
 @pytest.mark.parametrize("name", PROGRAMMED)
 def test_a_whole_text_with_a_program_computes_the_same(name: str) -> None:
     instance = PROGRAMMED[name]
@@ -389,7 +389,7 @@ SPILLS = {"2d-k3-s5-d2-tf32-stacked": 76, "2d-k3-s5-d2-fp32-stacked": 72, "2d-k3
 REGISTERS = {"mma-2d-one-pixel-fp16-flat": 18}
 
 
-@pytest.mark.rotates(192)
+@pytest.mark.rotates(576)
 @pytest.mark.parametrize("name", EVALUATED)
 def test_a_whole_text_takes_as_many_registers(name: str) -> None:
     """As they are given out, by eights, but for eight; and hardly any memory."""

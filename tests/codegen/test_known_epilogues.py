@@ -303,6 +303,7 @@ PLANTED = {
 }
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_mistake_is_caught(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     right, wrong, change = PLANTED[name]

@@ -92,7 +92,7 @@ def test_an_honest_candidate_is_equal(workshop: Workshop, name: str) -> None:
     assert bool(report.verdict.operators) == (name in CALLS_PYTORCH), report.verdict.operators
 
 
-@pytest.mark.rotates(4)
+@pytest.mark.rotates(16)
 def test_a_compiled_candidate_is_equal(workshop: Workshop, write: Writer) -> None:
     candidate = write(
         "candidate.py", CANDIDATE.format(forward="return _up(x, self.conv_transpose2d.weight)") + COMPILED
@@ -242,6 +242,7 @@ class ModelNew(Model):
 """
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize(
     ("method", "reason"),
     [
