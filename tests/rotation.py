@@ -19,6 +19,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path, PurePath
 from types import SimpleNamespace
 from typing import Any
@@ -47,6 +48,7 @@ _lines_key = pytest.StashKey[list[str]]()
 _WHOLE = {"slow": "slow", "compat": "other compilers"}
 
 
+@cache
 def area_of(path: str) -> str:
     """The area of a test's file or of a source, by its path in the repository."""
     for area, (sources, tests) in _AREAS.items():

@@ -72,7 +72,7 @@ def files(name: str) -> tuple[Namespace, Namespace]:
 SIZES = [(1, 1, 1), (2, 5, 7), (3, 6, 8), (1, 9, 33), (2, 3, 16), (17, 2, 3)]
 
 
-@pytest.mark.rotates(3)
+@pytest.mark.rotates(6)
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", TAKES)
 def test_other_sizes(name: str, size: tuple[int, int, int]) -> None:

@@ -14,6 +14,8 @@ from torch import Tensor
 
 from tconv.sandbox.emulated import install
 
+pytestmark = pytest.mark.rotates(2)
+
 MODEL = """
     import torch
     from torch import nn

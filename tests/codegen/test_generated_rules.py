@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 from codegen_helpers import EXAMPLES, Namespace, executed, generated_text, planned_layers
-from kernel_runs import INSTANCES
 
 from tconv.codegen.cuda import Written, cuda_texts
 from tconv.codegen.records import Recorded, _kernel, _layer
@@ -204,24 +203,6 @@ def test_the_text_tells_how_a_recorded_kernel_is_launched(name: str) -> None:
             assert (how.preparation, how.inputs) == (expected.preparation, expected.inputs)
             seen.add(how.too_far)
     assert seen == {False, True}
-
-
-@pytest.mark.rotates(216)
-@pytest.mark.parametrize("name", INSTANCES)
-def test_the_text_of_any_kernel_tells_its_launch(name: str) -> None:
-    """Beside another kernel of its family."""
-    instance = INSTANCES[name]
-    kernel, problem = instance.kernel, instance.problem
-    beside = next(i.kernel for i in INSTANCES.values() if i.kernel.family == kernel.family and i.kernel != kernel)
-    texts = cuda_texts([Written(beside, "conv_other"), Written(kernel, "conv_it")])
-    cut = cut_of(
-        SimpleNamespace(family=kernel.family, name="conv_it", weight_bytes=FAMILIES[kernel.family].preparing_threads),
-        texts,
-    )
-    expected = FAMILIES[kernel.family].plan_with(problem, kernel, GPU)
-    how = launch_of(cut, problem, GPU.multiprocessors, ask)
-    assert (how.grid, how.threads, how.shared_bytes) == (expected.grid, kernel.threads, expected.shared_bytes)
-    assert (how.preparation, how.inputs, how.too_far) == (expected.preparation, expected.inputs, False)
 
 
 # ---- what is no call of a kernel

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cache
 from textwrap import dedent
 from typing import Any
 
 import pytest
-from kernel_runs import INSTANCES, PROGRAMMED, emulate, random_tensors
+from kernel_runs import INSTANCES
 from machine_code import machine_code
 
 from tconv.codegen.headers import PRIMITIVES, kernel_texts
@@ -25,11 +23,9 @@ from tconv.codegen.headers.simplify import Simplifying
 from tconv.codegen.headers.singles import without_single_places, without_single_structs
 from tconv.codegen.headers.sweep import swept
 from tconv.codegen.headers.syntax import Text, declared_name, field, walk, words
-from tconv.codegen.headers.whole import _whole, whole
 from tconv.jit.compile import compile_source
 from tconv.kernels import source
 from tconv.planner import FAMILIES, Kernel
-from tconv.planner.wgmma.shape import WgmmaShape
 
 #: On CUDA cores in float64 texts are folded.
 FOLDED = [n for n, i in INSTANCES.items() if i.kernel.family == "direct" and i.kernel.layer.precision == "fp64"]
@@ -342,12 +338,6 @@ def test_a_folded_kernel_is_the_librarys(name: str) -> None:
         assert machine_code(compile_source(written(kernels), "sm_90").cubin) == expected
 
 
-def whole_text(kernel: Kernel[Any], others: Sequence[Kernel[Any]] = ()) -> str:
-    """Of a kernel behind others: what they have in common must not be what the first one has."""
-    named = [(other, f"tconv_other{number}") for number, other in enumerate(others)]
-    return whole([*named, (kernel, "tconv_kernel")])
-
-
 def beside(name: str, turn: int = 7, types: bool = False) -> Kernel[Any]:
     """Another kernel of a family, for the same type or for any."""
     kernel = INSTANCES[name].kernel
@@ -359,75 +349,3 @@ def beside(name: str, turn: int = 7, types: bool = False) -> Kernel[Any]:
         and (types or i.kernel.layer.precision == kernel.layer.precision)
     ]
     return others[len(name) * turn % len(others)]
-
-
-@pytest.mark.rotates(576)
-@pytest.mark.parametrize("name", EVALUATED)
-def test_a_whole_text_computes_the_same(name: str) -> None:
-    """Bit by bit, alone, and beside others of its family, one of them for any type."""
-    instance = INSTANCES[name]
-    tensors = random_tensors(instance.problem)
-    expected = emulate(instance, tensors)
-    for others in ([], [beside(name), beside(name, 11, types=True)]):
-        assert emulate(instance, tensors, text=whole_text(instance.kernel, others)).equal(expected)
-
-
-@pytest.mark.rotates(288)
-@pytest.mark.parametrize("name", PROGRAMMED)
-def test_a_whole_text_with_a_program_computes_the_same(name: str) -> None:
-    instance = PROGRAMMED[name]
-    tensors = random_tensors(instance.problem)
-    plain = replace(instance.kernel, layer=replace(instance.kernel.layer, epilogue=""))
-    expected = emulate(instance, tensors)
-    for others in ([], [plain]):
-        assert emulate(instance, tensors, text=whole_text(instance.kernel, others)).equal(expected)
-
-
-#: Known misses beside the library's kernel: bytes that are stored and loaded again for want of registers, where that
-#: has none; and further registers of a thread.
-SPILLS = {"2d-k3-s5-d2-tf32-stacked": 76, "2d-k3-s5-d2-fp32-stacked": 72, "2d-k3x2-s2x2-aligned-fp16-stacked": 68}
-REGISTERS = {"mma-2d-one-pixel-fp16-flat": 18}
-
-
-@pytest.mark.rotates(576)
-@pytest.mark.parametrize("name", EVALUATED)
-def test_a_whole_text_takes_as_many_registers(name: str) -> None:
-    """As they are given out, by eights, but for eight; and hardly any memory."""
-    kernel = INSTANCES[name].kernel
-    arch = "sm_90a" if kernel.family == "wgmma" else "sm_90"
-    library = compile_source(source.unit(kernel), arch, headers=source.header_directory()).log
-    text = whole_text(kernel)
-    assert source.launch_name("tconv_kernel") in text
-    log = compile_source(text, arch).log
-
-    def taken(log: str) -> list[int]:
-        return sorted((int(number) + 7) // 8 for number in re.findall(r"Used (\d+) registers", log))
-
-    def spilled(log: str) -> int:
-        return sum(map(int, re.findall(r"(\d+) bytes spill", log)))
-
-    further = (REGISTERS.get(name, 8) + 7) // 8
-    assert all(own <= most + further for own, most in zip(taken(log), taken(library), strict=True))
-    # Another order of instructions: where registers are all in use, some of a tile's may not fit.
-    assert spilled(log) <= spilled(library) + SPILLS.get(name, 64)
-
-
-def test_two_things_that_differ_have_a_name_each() -> None:
-    """Two structs may have a constant of one name: bytes of shared memory, of a kernel and of what prepares inputs."""
-    kernel = INSTANCES["wgmma-2d-k2-s2-one-prepared"].kernel
-    other = next(i.kernel for i in INSTANCES.values() if i.kernel.family == "wgmma")
-    shape, order = WgmmaShape(kernel.layer, kernel.tile), whole_text(kernel)
-    ((of_inputs,),) = [re.findall(r"launch\.input_shared_bytes = (\d+);", order)]
-    own = whole_text(kernel, [other]).partition("struct tconv_kernel_layer {")[2].partition("};")[0]
-    for name, value in (("shared_bytes", shape.shared_bytes), ("wgmma_order_shared_bytes", int(of_inputs))):
-        assert re.search(rf"\b{name} = {value}\b", own)
-
-
-@pytest.mark.rotates(3)
-@pytest.mark.parametrize("family", ["direct", "mma", "wgmma"])
-def test_a_whole_text_is_the_same_each_time_and_names_no_header(family: str) -> None:
-    kernels = [INSTANCES[name].kernel for name in EVALUATED if INSTANCES[name].kernel.family == family][::40]
-    text = whole_text(kernels[0], kernels[1:])
-    _whole.cache_clear()
-    assert text == whole_text(kernels[0], kernels[1:])
-    assert not [line for line in text.splitlines() if ".cuh" in line or len(line) > 120]

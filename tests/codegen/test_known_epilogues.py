@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 from tconv.codegen import runtime
 
+pytestmark = pytest.mark.rotates(2)
+
 MODEL = """
     import torch
     import torch.nn.functional as F

@@ -125,14 +125,15 @@ def emulate(
     order: Order = "ascending",
     text: str | None = None,
     copies: Copies = "late",
+    name: str = "tconv_kernel",
 ) -> torch.Tensor:
-    """The output of `instance`, or of another unit `text` in its place; elements never written stay NaN."""
+    """The output of `instance`, or of the kernel `name` of `text` in its place; elements never written stay NaN."""
     problem = instance.problem
     plan = plan_of(instance, GPU)
     x, weight, bias, operands = tensors
     x, y = (stored(t, instance) for t in (x, torch.full(problem.output_shape, float("nan"), dtype=x.dtype)))
     operands = [stored(operand, instance) for operand in operands]
-    of_plan = launches("tconv_kernel", plan, problem, x, weight, bias, y, operands)
+    of_plan = launches(name, plan, problem, x, weight, bias, y, operands)
     run(text or source.unit(instance.kernel), of_plan, mode=mode, order=order, copies=copies)
     return seen(y, instance)
 

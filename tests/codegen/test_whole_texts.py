@@ -1,0 +1,162 @@
+"""The whole CUDA text of every instance: it computes the same as the library's, tells its launch, takes as much."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from kernel_runs import INSTANCES, PROGRAMMED, emulate, random_tensors
+from test_headers import EVALUATED, FOLDED, beside
+
+from tconv.codegen.cuda import Written, cuda_texts
+from tconv.codegen.headers.whole import _whole, whole
+from tconv.jit.compile import compile_source
+from tconv.kernels import source
+from tconv.planner import FAMILIES, Gpu, Kernel
+from tconv.planner.wgmma.shape import WgmmaShape
+from tconv.sandbox.cut import cut_of, launch_of
+from tconv.sandbox.emulated import ask
+
+GPU = Gpu.h200()
+
+
+def by_threes() -> dict[str, tuple[str, ...]]:
+    """All evaluated instances: two of a family, most often of one type, behind one of any; by the name of that one."""
+    found = {}
+    for family in FAMILIES:
+        names = [name for name in EVALUATED if INSTANCES[name].kernel.family == family]
+        Random(family).shuffle(names)
+        ones = names[: -(-len(names) // 3)]
+        pairs = sorted(names[len(ones) :], key=lambda name: INSTANCES[name].kernel.layer.precision)
+        found |= {one: (one, *pairs[2 * n : 2 * n + 2]) for n, one in enumerate(ones)}
+    return found
+
+
+THREES = by_threes()
+
+
+def of_three(test: Any) -> Any:
+    """By their scope, tests of the same instances run one after the other: their texts are made once, in seconds."""
+    return pytest.mark.rotates(128, by="first")(pytest.mark.parametrize("first", THREES, scope="module")(test))
+
+
+def named(kernels: Sequence[Kernel[Any]]) -> list[Written]:
+    return [Written(kernel, f"tconv_kernel{number}") for number, kernel in enumerate(kernels)]
+
+
+def kernels_of(first: str) -> list[Kernel[Any]]:
+    return [INSTANCES[name].kernel for name in THREES[first]]
+
+
+def whole_text(kernels: Sequence[Kernel[Any]]) -> str:
+    return whole(named(kernels))
+
+
+def test_every_instance_is_in_one_text_of_several() -> None:
+    assert sorted(name for names in THREES.values() for name in names) == sorted(EVALUATED)
+
+
+@of_three
+def test_a_whole_text_computes_the_same(first: str) -> None:
+    """Bit by bit, alone and beside others: what they have in common must not be what the first one has."""
+    kernels = kernels_of(first)
+    for number, (name, kernel) in enumerate(zip(THREES[first], kernels, strict=True)):
+        tensors = random_tensors(INSTANCES[name].problem)
+        expected = emulate(INSTANCES[name], tensors)
+        for text, place in ((whole_text([kernel]), 0), (whole_text(kernels), number)):
+            assert emulate(INSTANCES[name], tensors, text=text, name=f"tconv_kernel{place}").equal(expected), name
+
+
+@of_three
+def test_the_text_tells_the_launches(first: str) -> None:
+    for number, name in enumerate(THREES[first]):
+        tells_the_launch(name, kernels_of(first), number)
+
+
+@pytest.mark.rotates(48)
+@pytest.mark.parametrize("name", FOLDED)
+def test_a_folded_text_tells_the_launch(name: str) -> None:
+    tells_the_launch(name, [beside(name), INSTANCES[name].kernel], 1)
+
+
+def tells_the_launch(name: str, kernels: Sequence[Kernel[Any]], number: int) -> None:
+    """As the planner does, of one of the kernels."""
+    problem, kernel = INSTANCES[name].problem, kernels[number]
+    weight_bytes = FAMILIES[kernel.family].preparing_threads
+    of_file = SimpleNamespace(family=kernel.family, name=f"tconv_kernel{number}", weight_bytes=weight_bytes)
+    cut = cut_of(of_file, cuda_texts(named(kernels)))
+    expected = FAMILIES[kernel.family].plan_with(problem, kernel, GPU)
+    how = launch_of(cut, problem, GPU.multiprocessors, ask)
+    assert (how.grid, how.threads, how.shared_bytes) == (expected.grid, kernel.threads, expected.shared_bytes)
+    assert (how.preparation, how.inputs, how.too_far) == (expected.preparation, expected.inputs, False)
+
+
+@pytest.mark.rotates(288)
+@pytest.mark.parametrize("name", PROGRAMMED)
+def test_a_whole_text_with_a_program_computes_the_same(name: str) -> None:
+    instance = PROGRAMMED[name]
+    tensors = random_tensors(instance.problem)
+    plain = replace(instance.kernel, layer=replace(instance.kernel.layer, epilogue=""))
+    expected = emulate(instance, tensors)
+    for kernels in ([instance.kernel], [plain, instance.kernel]):
+        name = f"tconv_kernel{len(kernels) - 1}"
+        assert emulate(instance, tensors, text=whole_text(kernels), name=name).equal(expected)
+
+
+#: Known misses beside the library's kernel: bytes that are stored and loaded again for want of registers, where that
+#: has none; and further registers of a thread.
+SPILLS = {"2d-k3-s5-d2-tf32-stacked": 76, "2d-k3-s5-d2-fp32-stacked": 72, "2d-k3x2-s2x2-aligned-fp16-stacked": 68}
+REGISTERS = {"mma-2d-one-pixel-fp16-flat": 18}
+
+
+@of_three
+def test_a_whole_text_takes_as_many_registers(first: str) -> None:
+    for name in THREES[first]:
+        takes_as_many_registers(name)
+
+
+def takes_as_many_registers(name: str) -> None:
+    """As they are given out, by eights, but for eight; and hardly any memory."""
+    kernel = INSTANCES[name].kernel
+    arch = "sm_90a" if kernel.family == "wgmma" else "sm_90"
+    library = compile_source(source.unit(kernel), arch, headers=source.header_directory()).log
+    text = whole_text([kernel])
+    assert source.launch_name("tconv_kernel0") in text
+    log = compile_source(text, arch).log
+
+    def taken(log: str) -> list[int]:
+        return sorted((int(number) + 7) // 8 for number in re.findall(r"Used (\d+) registers", log))
+
+    def spilled(log: str) -> int:
+        return sum(map(int, re.findall(r"(\d+) bytes spill", log)))
+
+    further = (REGISTERS.get(name, 8) + 7) // 8
+    assert all(own <= most + further for own, most in zip(taken(log), taken(library), strict=True))
+    # Another order of instructions: where registers are all in use, some of a tile's may not fit.
+    assert spilled(log) <= spilled(library) + SPILLS.get(name, 64)
+
+
+def test_two_things_that_differ_have_a_name_each() -> None:
+    """Two structs may have a constant of one name: bytes of shared memory, of a kernel and of what prepares inputs."""
+    kernel = INSTANCES["wgmma-2d-k2-s2-one-prepared"].kernel
+    other = next(i.kernel for i in INSTANCES.values() if i.kernel.family == "wgmma")
+    shape, order = WgmmaShape(kernel.layer, kernel.tile), whole_text([kernel])
+    ((of_inputs,),) = [re.findall(r"launch\.input_shared_bytes = (\d+);", order)]
+    own = whole_text([other, kernel]).partition("struct tconv_kernel1_layer {")[2].partition("};")[0]
+    for name, value in (("shared_bytes", shape.shared_bytes), ("wgmma_order_shared_bytes", int(of_inputs))):
+        assert re.search(rf"\b{name} = {value}\b", own)
+
+
+@pytest.mark.rotates(3)
+@pytest.mark.parametrize("family", ["direct", "mma", "wgmma"])
+def test_a_whole_text_is_the_same_each_time_and_names_no_header(family: str) -> None:
+    kernels = [INSTANCES[name].kernel for name in EVALUATED if INSTANCES[name].kernel.family == family][::40]
+    text = whole_text(kernels)
+    _whole.cache_clear()
+    assert text == whole_text(kernels)
+    assert not [line for line in text.splitlines() if ".cuh" in line or len(line) > 120]
