@@ -6,6 +6,10 @@ Under `--rotate` three kinds are left out, and a list of them closes the run:
   number taken from the code of the test's area: every change meets other cases, and the same code the same ones.
 - `@pytest.mark.slow` and `@pytest.mark.compat`: whole tests, or cases, that belong to `make test-all`.
 
+Nothing is left out because its code is as it was: a checkout of one commit has no earlier one to compare with, and what
+another run found is no proof for this one. So of the judge's strict level, too, a part runs each time, another one with
+every change of the judge or the sandbox; nothing of it runs what codegen or the rewriter wrote.
+
 Tests marked `gpu` are left out of every run where there is no CUDA device, and counted in one line.
 
 The shard is also the seed of the random problems (the fixture `shard`), with `--rotate` or without.

@@ -121,14 +121,26 @@ def test_same_bytes_twice_and_whatever_the_file_is_called(tmp_path: Path, texts:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_committed_examples_are_up_to_date(name: str) -> None:
+def test_committed_examples_are_up_to_date(texts: dict[str, str], name: str) -> None:
     """Of the examples, in the U-Net alone something stands behind layers that their kernels take."""
-    committed = EXAMPLES / "generated" / f"{name}_new.py"
-    path = EXAMPLES / f"{name}.py"
-    text = fused_text(path) if name == "unet" else build(path, settled_layers(path))
-    assert committed.read_text(encoding="utf-8") == text, (
+    planned = fused_text(EXAMPLES / f"{name}.py") if name == "unet" else texts[name]
+    committed = (EXAMPLES / "generated" / f"{name}_new.py").read_text(encoding="utf-8")
+    assert committed == planned or committed == settled_text(name), (
         f"regenerate it: python -m tconv optimize examples/{name}.py -o examples/generated/{name}_new.py --force"
     )
+
+
+@pytest.mark.rotates(6)
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "unet"])
+def test_committed_examples_have_kernels_that_do_not_spill(name: str) -> None:
+    """What is planned may; asking NVRTC of all of them takes long."""
+    committed = (EXAMPLES / "generated" / f"{name}_new.py").read_text(encoding="utf-8")
+    assert committed == settled_text(name)
+
+
+def settled_text(name: str) -> str:
+    path = EXAMPLES / f"{name}.py"
+    return build(path, settled_layers(path))
 
 
 @pytest.mark.parametrize("name", NAMES)
