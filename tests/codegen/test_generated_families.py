@@ -15,7 +15,7 @@ import pytest
 import torch
 from codegen_helpers import Namespace, executed, generated_text, kernels_of, launched, settled_layers, silent, told
 
-from tconv.jit.compile import compile_source
+from tconv.jit.loader import compile_kept
 
 MODEL = """
 import torch
@@ -369,7 +369,7 @@ def test_the_text_compiles(in_all_types: str, arch: str) -> None:
     file = executed(in_all_types)
     kernels, source = kernels_of(file), file["_CUDA"]["mma"]
     assert source.count('extern "C" __global__ void') == 2 * len(kernels)  # and what prepares its weights
-    compile_source(source, arch)
+    compile_kept(source, arch, name="tconv_kernel")
 
 
 def test_the_file_keeps_the_rules_of_written_files(text: str, in_all_types: str, model_file: Any) -> None:

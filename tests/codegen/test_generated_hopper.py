@@ -16,7 +16,7 @@ from codegen_helpers import launched as launches_of
 
 from tconv.evaluation.equality import check_layer
 from tconv.evaluation.reference import conv_transpose
-from tconv.jit.compile import compile_source
+from tconv.jit.loader import compile_kept
 from tconv.planner import Gpu
 from tconv.problem import TF32, Layer, Precision, Problem
 from tconv.rewriter.pipeline import build
@@ -178,7 +178,7 @@ def test_the_text_compiles(file: Namespace) -> None:
     assert list(file["_CUDA"]) == ["wgmma"]
     functions = [2 + kernel.prepares_inputs for kernel in kernels_of(file)]  # with what prepares the weights
     assert len(functions) == 6 and source.count("__global__ void") == sum(functions)
-    compile_source(source, "sm_90a")
+    compile_kept(source, "sm_90a", name="tconv_kernel")
 
 
 def _rounded(problem: Problem, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:

@@ -15,7 +15,7 @@ from codegen_helpers import Namespace, executed, function_of, kernels_of, launch
 
 from tconv.evaluation.equality import check_layer
 from tconv.evaluation.reference import conv_transpose
-from tconv.jit.compile import compile_source
+from tconv.jit.loader import compile_kept
 from tconv.planner import WGMMA, Gpu, Kernel
 from tconv.planner.wgmma.builder import wgmma_tile
 from tconv.problem import Layer, Precision, Problem
@@ -139,4 +139,4 @@ def test_nvcc_compiles_it(file: Namespace, cuda_home: Path, tmp_path: Path) -> N
 
 
 def test_nvrtc_compiles_it(file: Namespace) -> None:
-    compile_source(file["_CUDA"]["wgmma"], "sm_90a")
+    compile_kept(file["_CUDA"]["wgmma"], "sm_90a", name="tconv_kernel")

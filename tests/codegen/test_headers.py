@@ -23,7 +23,7 @@ from tconv.codegen.headers.simplify import Simplifying
 from tconv.codegen.headers.singles import without_single_places, without_single_structs
 from tconv.codegen.headers.sweep import swept
 from tconv.codegen.headers.syntax import Text, declared_name, field, walk, words
-from tconv.jit.compile import compile_source
+from tconv.jit.loader import compile_kept
 from tconv.kernels import source
 from tconv.planner import FAMILIES, Kernel
 
@@ -97,7 +97,7 @@ def test_constants_are_the_compilers(name: str) -> None:
     numbers = {f"static_cast<long long>({shape}::{name})": value for name, value in known.items()}
     checks = "".join(f'static_assert({number} == {value}, "{number}");\n' for number, value in numbers.items())
     include = f'#include "{source.family_header(kernel.family)}"\n'
-    compile_source(include + configuration + checks, "sm_90a", headers=source.header_directory())
+    compile_kept(include + configuration + checks, "sm_90a", name="tconv_kernel", headers=True)
 
 
 def test_a_constant_that_kernels_disagree_on_is_not_known() -> None:
@@ -332,10 +332,10 @@ def test_structs_of_one_array() -> None:
 def test_a_folded_kernel_is_the_librarys(name: str) -> None:
     """Instruction by instruction, alone and beside another of its family."""
     kernel = INSTANCES[name].kernel
-    expected = machine_code(compile_source(source.unit(kernel), "sm_90", headers=source.header_directory()).cubin)
+    expected = machine_code(compile_kept(source.unit(kernel), "sm_90", name="tconv_kernel", headers=True).cubin)
     assert expected and all(expected.values())
     for kernels in ([kernel], [kernel, beside(name)]):
-        assert machine_code(compile_source(written(kernels), "sm_90").cubin) == expected
+        assert machine_code(compile_kept(written(kernels), "sm_90", name="tconv_kernel").cubin) == expected
 
 
 def beside(name: str, turn: int = 7, types: bool = False) -> Kernel[Any]:
