@@ -112,11 +112,14 @@ def _written(
         shape = epilogues.result_shape(dims, x, weight, arguments)
         if shape is None:
             return False  # PyTorch says what is wrong
-        _check(dims, out, shape if batched else shape[1:], x.dtype, x.device)
+        shape = shape if batched else shape[1:]
         program, operands = "", list[Tensor]()
         if epilogue is not None:
-            traced = epilogue.traced(dims, out.shape, x.dtype, x.device, epilogue_inputs)
+            traced = epilogue.traced(dims, shape, x.dtype, x.device, epilogue_inputs)
             program, operands = traced.program, list(traced.operands(*epilogue_inputs))
+            if traced.promoted_from is not None:
+                return False  # the result is of another type than `x`
+        _check(dims, out, shape, x.dtype, x.device)
         place = slice_of(y)
         reason = _why_copied(y, place, program)
         if (

@@ -192,6 +192,21 @@ def test_what_no_kernel_can_write_is_copied(out: Tensor, epilogue: Epilogue | No
     assert kernels == [] and torch.equal(out, expected + skip[0] if skip else expected)
 
 
+def test_a_promoted_result_is_copied(kernels: Told) -> None:
+    """It is float32 behind a layer of 16 bits, and so must `out` be."""
+    x, weight, shift = torch.rand(2, 3, 4, 5).bfloat16(), torch.rand(3, 4, 3, 3).bfloat16(), torch.rand(4, 1, 1)
+    for dtype in (torch.float32, torch.bfloat16):
+        out = torch.empty(2, 4, 6, 7, dtype=dtype)
+        asked = {"out": out, "epilogue": Epilogue(torch.add), "epilogue_inputs": (shift,)}
+        if dtype == torch.bfloat16:
+            with pytest.raises(ValueError, match=r"the result has torch\.float32"):
+                tconv.conv_transpose2d(x, weight, **asked)
+        else:
+            expected = torch.nn.functional.conv_transpose2d(x, weight) + shift
+            torch.testing.assert_close(tconv.conv_transpose2d(x, weight, **asked), expected)
+    assert not kernels
+
+
 def test_rows_that_are_stored_together_lie_at_multiples_of_their_size() -> None:
     for columns, bytes_ in ((11, 4), (10, 8), (12, 16), (16, 16)):
         storage = torch.zeros(64 + 2 * 6 * columns)
