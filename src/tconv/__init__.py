@@ -8,6 +8,7 @@ PyTorch's own operator runs the calls that have no kernel, and those that a kern
     y = tconv.conv_transpose2d(x, layer.weight, stride=2)   # as torch.nn.functional.conv_transpose2d
     print(tconv.explain(layer, x))                          # what runs, and why
     model = tconv.optimize(model, freeze=True)              # the layers of a model, in place, with weights that stay
+    tconv.warmup(model, x)                                  # its kernels, compiled side by side before the first call
     compiled = torch.compile(model, backend="tconv")        # layers with the arithmetic that follows them
 
 The kernels take CUDA tensors of float32, float16, bfloat16 and float64. Shapes in this reference are in elements: N is
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from tconv.modules import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
     from tconv.planner import Gpu
     from tconv.replace import optimize, restore
+    from tconv.warming import WarmUp, warmup
 
 __all__ = [
     "CompileError",
@@ -46,6 +48,7 @@ __all__ = [
     "NotWarmedUp",
     "TconvError",
     "Unsupported",
+    "WarmUp",
     "__version__",
     "conv_transpose1d",
     "conv_transpose2d",
@@ -53,6 +56,7 @@ __all__ = [
     "explain",
     "optimize",
     "restore",
+    "warmup",
 ]
 
 _MODULES = {
@@ -63,6 +67,7 @@ _MODULES = {
     "planner": ("Gpu",),
     "replace": ("optimize", "restore"),
     "epilogues": ("Epilogue",),
+    "warming": ("WarmUp", "warmup"),
 }
 
 

@@ -6,7 +6,7 @@ Layers stay the objects that they are, with parameters, hooks and names: what ch
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, TypeVar, cast
 
@@ -15,6 +15,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.utils.parametrize import is_parametrized
 
 from tconv.modules import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d, Layer
+from tconv.warming import warmup
 from tconv.weights import FrozenWeights
 
 _log = logging.getLogger("tconv")
@@ -28,7 +29,7 @@ _TORCHS: dict[type[torch.nn.Module], type[torch.nn.Module]] = {ours: torchs for 
 Model = TypeVar("Model", bound=torch.nn.Module)
 
 
-def optimize(model: Model, *, freeze: bool = False) -> Model:
+def optimize(model: Model, *, freeze: bool = False, example_inputs: Sequence[Any] | None = None) -> Model:
     """Makes every transposed convolution in `model` a layer of tconv, in place. `restore` undoes that.
 
         model = tconv.optimize(model.eval(), freeze=True)
@@ -73,12 +74,15 @@ def optimize(model: Model, *, freeze: bool = False) -> Model:
     Args:
         model: the model, or a single layer.
         freeze: whether the weights of all tconv's layers in `model` are frozen from now on.
+        example_inputs: what the model is called with. With them it is warmed up: ``tconv.warmup(model,
+            *example_inputs)``. Without, the first call of each shape compiles kernels.
 
     Returns:
         `model`.
 
     Raises:
         TypeError: `model` is no module.
+        MissingToolchain, CompileError: as `warmup`.
     """
     taken, left = [], []
     for name, module in _modules(model):
@@ -94,6 +98,8 @@ def optimize(model: Model, *, freeze: bool = False) -> Model:
     _log.info("taken over from PyTorch: %s", ", ".join(taken) or "nothing")
     if left:
         _log.info("left to PyTorch: %s", "; ".join(left))
+    if example_inputs is not None:
+        warmup(model, *example_inputs)
     return model
 
 

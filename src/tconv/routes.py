@@ -9,14 +9,16 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from tconv.dispatch import decide
+from tconv.dispatch import Decision, decide
 from tconv.errors import InvalidProgram
 from tconv.memory import aligned
 from tconv.planner import FAMILIES
@@ -29,6 +31,7 @@ from tconv.weights import layout_of
 if TYPE_CHECKING:
     from tconv.jit.loader import Launcher
     from tconv.planner import Plan
+    from tconv.problem import Problem
 
 _log = logging.getLogger("tconv")
 _MOST_ROUTES = 4096
@@ -80,8 +83,16 @@ class Route:
         return self.others[key]
 
 
+class Noted(NamedTuple):
+    """What a call would launch, and on which device."""
+
+    plan: Plan
+    device: int
+
+
 #: By metadata of the call; None where PyTorch's operator runs.
 _routes: dict[Any, Route | None] = {}
+_noted: ContextVar[list[Noted] | None] = ContextVar("noted", default=None)
 _UNSEEN: Any = object()
 _INTEGERS = frozenset({int})
 
@@ -110,11 +121,43 @@ def find_route(
         return None
     route = _routes.get(key, _UNSEEN)
     if route is _UNSEEN:
+        if (noted := _noted.get()) is not None:
+            _note(
+                noted, decide(input, weight, bias, *arguments, spatial_dims=dims, epilogue=epilogue, into=into), input
+            )
+            return None
         route = _new_route(dims, input, weight, bias, arguments, epilogue, into)
         if len(_routes) >= _MOST_ROUTES:  # lengths that never repeat must not fill the memory
             _routes.clear()
         _routes[key] = route
     return route
+
+
+@contextmanager
+def noting() -> Iterator[list[Noted]]:
+    """While it is entered, PyTorch's operator runs the calls of this thread that were not seen before, and what they
+    would launch is noted: nothing is compiled or loaded."""
+    noted: list[Noted] = []
+    before = _noted.set(noted)
+    try:
+        yield noted
+    finally:
+        _noted.reset(before)
+
+
+def _note(noted: list[Noted], decision: Decision, input: Tensor) -> None:
+    if decision.plan is None:
+        return
+    problem = decision.plan.problem
+    # A call with an epilogue that PyTorch runs calls the layer alone next: that is no call of its own.
+    if problem.layer.epilogue or not noted or _sizes_of(noted[-1].plan.problem) != _sizes_of(problem):
+        noted.append(Noted(decision.plan, input.get_device()))
+
+
+def _sizes_of(problem: Problem) -> Problem:
+    """The problem without what an epilogue changes: its program, its place, and the type that it promotes to."""
+    layer = replace(problem.layer, epilogue="", precision="fp32")
+    return replace(problem, layer=layer, into=0)
 
 
 def _metadata(tensor: Tensor) -> tuple[Any, ...]:

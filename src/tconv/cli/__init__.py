@@ -1,1 +1,1 @@
-"""The command line. The only place that imports typer and rich."""
+"""The command line. The only place that imports typer; of the others, `warming` alone imports rich."""

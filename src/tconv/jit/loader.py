@@ -159,15 +159,18 @@ class Launcher:
         return stream
 
 
-def launcher(plan: Plan, device: int) -> Launcher:
+def launcher(plan: Plan, device: int, cubin: bytes | None = None) -> Launcher:
     """The launcher of `plan` on CUDA device `device`; compiles and loads its kernel at the first call.
+
+    Args:
+        cubin: what `build` gave for the plan's kernel; it is called if None.
 
     Raises:
         NotWarmedUp: the kernel is not loaded and a CUDA graph is being captured.
         MissingToolchain: cuda-core, its bindings or NVRTC are absent or do not fit the driver.
         CompileError: NVRTC refused the kernel.
     """
-    key = (plan.kernel, device, plan.shared_bytes)
+    key = _key(plan, device)
     loaded = _loaded.get(key)
     if loaded is None:
         if torch.cuda.is_current_stream_capturing():
@@ -179,10 +182,19 @@ def launcher(plan: Plan, device: int) -> Launcher:
             loaded = _loaded.get(key)
             if loaded is None:
                 check_driver()
-                cubin = build(plan.kernel, gpu_of(device).arch)
+                cubin = build(plan.kernel, gpu_of(device).arch) if cubin is None else cubin
                 loaded = _loaded[key] = load_all(plan, cubin, device)
     kernel, preparing, of_inputs = loaded
     return Launcher(kernel, plan, device, preparing, of_inputs)
+
+
+def is_loaded(plan: Plan, device: int) -> bool:
+    """Whether `launcher` has nothing left to compile and load."""
+    return _key(plan, device) in _loaded
+
+
+def _key(plan: Plan, device: int) -> tuple[Kernel[Any], int, int]:
+    return plan.kernel, device, plan.shared_bytes
 
 
 def load_all(plan: Plan, cubin: bytes, device: int, name: str = _NAME) -> tuple[Any, Any, Any]:
