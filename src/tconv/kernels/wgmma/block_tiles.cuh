@@ -64,8 +64,29 @@ struct WgmmaWork {
 
   TCONV_DEVICE bool is_left() const { return number < count; }
   TCONV_DEVICE void next() { number += static_cast<int>(gridDim.x); }
+  // Whether the work has a tap. Of one without, nothing is loaded or multiplied.
+  TCONV_DEVICE bool has_taps() const {
+    if (!Shape::some_without_taps) return true;
+    const WgmmaPhases<Layer> phase(first_phase());
+    return phase.depth.count * phase.row.count * (Shape::kind == WgmmaKind::one_phase ? phase.column.count : 1) > 0;
+  }
+  // From this work on, the first one that has a tap.
+  TCONV_DEVICE void skip_without_taps() {
+    while (Shape::some_without_taps && is_left() && !has_taps()) next();
+  }
+  TCONV_DEVICE void next_with_taps() {
+    next();
+    skip_without_taps();
+  }
 
-  TCONV_DEVICE int weight_set() const { return Shape::weight_sets == 1 ? 0 : number % Shape::weight_sets; }
+  TCONV_DEVICE int weight_set() const {
+    if (Shape::weight_sets == 1) return 0;
+    if (!Shape::some_without_taps) return number % Shape::weight_sets;
+    // The sets move on by one with every round of the grid. Otherwise a block would have the same set each time, and
+    // the few that have taps would do all the multiplying.
+    const int own = number % Shape::weight_sets, round = (number - own) / static_cast<int>(gridDim.x);
+    return (own + round % Shape::weight_sets) % Shape::weight_sets;
+  }
   TCONV_DEVICE int first_phase() const {
     return Shape::phase_sets == 1 ? 0 : weight_set() % Shape::phase_sets * Tile::phases;
   }

@@ -68,6 +68,10 @@ struct WgmmaShape {
                                                                                     : WgmmaKind::row_phases;
   // Whether a block has one phase along depth and height. It goes through the taps of that phase.
   static constexpr bool one_row_phase = kind == WgmmaKind::row_phases || kind == WgmmaKind::one_phase;
+  // Whether some blocks have no tap at all, because their phase has none. Their outputs are the bias.
+  static constexpr bool some_without_taps =
+      one_row_phase && (Depth::phases_with_taps < Depth::stride || Height::phases_with_taps < Height::stride ||
+                        (kind == WgmmaKind::one_phase && Width::phases_with_taps < Width::stride));
   // Whether every product has a tap at each visit. If not, a product has one phase, and `has_tap` says whether this
   // phase has a tap. Products count the block's phases.
   static constexpr bool every_tap = kind == WgmmaKind::uniform || kind == WgmmaKind::one_phase;
@@ -146,7 +150,7 @@ struct WgmmaShape {
       const int taps = Width::taps(phase),
                 highest = Width::shift_of(Width::first_tap(phase)) + (taps - 1) * Width::shift_period;
       const int together = patch_lead(highest) + (taps - 1) * Width::shift_period;
-      if (together > most) most = together;
+      if (taps > 0 && together > most) most = together;
     }
     return most;
   }
@@ -256,6 +260,7 @@ struct WgmmaShape {
   static_assert(kind != WgmmaKind::row_phases || Tile::phases == Width::stride,
                 "a block has all phases, one, those of a row, or some that are alike");
   static_assert(!Tile::resident || kind != WgmmaKind::row_phases, "weights of a row's phases do not stay");
+  static_assert(!Tile::resident || !some_without_taps, "blocks take turns at the phases that have taps");
   static_assert(phases % Tile::phases == 0, "blocks have as many phases each");
   static_assert(Tile::channels % (4 * channel_width) == 0, "a thread has whole vectors of channels");
   static_assert(Tile::k_tile_steps == 2 || Tile::k_tile_steps == 4, "rows of weights have 64 or 128 bytes");

@@ -250,7 +250,7 @@ struct WgmmaConsumer {
   TCONV_DEVICE void visit_taps(const WgmmaPhases<Layer>& phase) {
     int d = 0, c = 0, r = 0;
 #pragma unroll 1
-    do {  // every phase has a tap
+    do {  // a block that comes here has a tap
       visit(moved(phase.depth.behind(d), phase.row.behind(r), phase.column.behind(c), phase.column.highest_shift()), 0,
             0, 0, 0);
       if (++r < phase.row.count) continue;
@@ -346,7 +346,10 @@ TCONV_DEVICE void wgmma(const typename Layer::Element* x, const typename Layer::
     wait_for_kernel_before();  // that kernel may still write where outputs go
     WgmmaConsumer<Layer, Tile> consumer(shared, warp, lane);
     for (Work work = first_work(); work.is_left(); work.next()) {
-      consumer.block_tile(work.first_phase());
+      if (work.has_taps())
+        consumer.block_tile(work.first_phase());
+      else
+        consumer.clear(consumer.accumulators);
       // Renewed: whatever the compiler derives from these ahead of the loop takes registers from the accumulators.
       const int images = renewed(batch), depths = renewed(output_depth), rows = renewed(output_height);
       const int columns = renewed(output_width);
@@ -383,7 +386,9 @@ TCONV_DEVICE void wgmma(const typename Layer::Element* x, const typename Layer::
     } else {
       if (Tile::prepared_inputs) wait_for_kernel_before();
       const int loader = thread - 32 * (4 * Shape::consumers + 1);
-      wgmma_load_inputs<Layer, Tile>(first_work(), loader, shared, input_barriers, x, batch, input_depth, input_height,
+      Work work = first_work();
+      work.skip_without_taps();
+      wgmma_load_inputs<Layer, Tile>(work, loader, shared, input_barriers, x, batch, input_depth, input_height,
                                       input_width);
     }
   }
