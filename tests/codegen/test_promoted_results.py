@@ -64,6 +64,10 @@ FUNCTIONS: list[Callable[[Tensor, Tensor, Tensor], Tensor]] = [
 ]
 
 
+#: Each writes a file.
+rotates = pytest.mark.rotates(5)
+
+
 def of_body(body: str) -> str:
     return MODEL.replace("BODY", body.replace("\n", "\n" + " " * 12))
 
@@ -97,6 +101,7 @@ def test_prelu_has_types_of_its_own() -> None:
     assert not notes.promoting
 
 
+@rotates
 @pytest.mark.parametrize("skip_type", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("body", BODIES)
 def test_a_float32_parameter_behind_a_layer_of_16_bits(made: Made, body: str, skip_type: torch.dtype) -> None:
@@ -128,6 +133,7 @@ def test_a_float32_parameter_behind_a_layer_of_16_bits(made: Made, body: str, sk
             assert (got - right).abs().max() <= allowed
 
 
+@rotates
 def test_under_autocast(made: Made) -> None:
     """Layers are cast, and parameters behind them are not. Casts inside autograd are those of PyTorch."""
     file = made(of_body(next(iter(BODIES))), ("bfloat16",))
@@ -145,6 +151,7 @@ def test_under_autocast(made: Made) -> None:
         assert torch.allclose(got, wanted, rtol=2e-2, atol=2e-2)
 
 
+@rotates
 def test_where_flags_forbid_tf32_pytorch_computes_it(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     """Gradients of the layer would be computed in float32, which takes longer than in 16 bits."""
     file = made(of_body(next(iter(BODIES))), ("bfloat16",))
@@ -160,6 +167,7 @@ def test_where_flags_forbid_tf32_pytorch_computes_it(made: Made, monkeypatch: py
     assert torch.allclose(got, wanted, rtol=2e-2, atol=2e-2)
 
 
+@rotates
 @pytest.mark.parametrize("types", [(), ("float64",)])
 def test_files_of_one_width_have_no_word_of_it(made: Made, types: tuple[str, ...]) -> None:
     file = made(of_body(next(iter(BODIES))), types)
@@ -169,6 +177,7 @@ def test_files_of_one_width_have_no_word_of_it(made: Made, types: tuple[str, ...
     assert file.ours["_EPILOGUES"]
 
 
+@rotates
 def test_a_shared_layer_has_kernels_of_both_types(made: Made) -> None:
     """Behind one layer stand an epilogue of its own type and one that is promoted, by turns."""
     body = "first = torch.relu(self.up(x)) * 2\nsecond = torch.relu(self.up(x)) - self.shift\nreturn first, second"
@@ -185,6 +194,7 @@ def test_a_shared_layer_has_kernels_of_both_types(made: Made) -> None:
     assert all(file.programs)
 
 
+@rotates
 def test_concatenated(made: Made) -> None:
     body = "return torch.cat([skip, self.up(x) * self.shift], 1)"
     file = made(of_body(body), ("bfloat16",))

@@ -490,6 +490,30 @@ MUTATIONS_OF_MMA = {
 }
 
 MUTATIONS_OF_WGMMA = {
+    "a block without taps multiplies": (
+        "if (work.has_taps())",
+        "if (true)",
+        "wgmma-3d-k3-s2-d2-tf32_rna-alone",
+        "plain",
+    ),
+    "inputs of a block without taps are loaded": (
+        "    while (Shape::some_without_taps && is_left() && !has_taps()) next();",
+        "",
+        "wgmma-3d-k3-s2-d2-tf32_rna-alone-last",
+        "plain",
+    ),
+    "a block without taps stores what the one before it has": (
+        "consumer.clear(consumer.accumulators);",
+        ";",
+        "wgmma-2d-k4-s4-d2-bf16-last",
+        "plain",
+    ),
+    "a phase without taps counts as one with a tap": (
+        "    return phase.depth.count * phase.row.count * (",
+        "    return phase.depth.count + phase.row.count * (",
+        "wgmma-3d-k3-s2-d2-tf32_rna-last",
+        "plain",
+    ),
     "inputs given back before they are loaded, and once more": (
         "inputs.wait_full();",
         "inputs.wait_full();\n    arrive(inputs.empty());",

@@ -115,4 +115,8 @@ CASES: dict[str, Case] = {
     "2d-k2-s2-aligned": Case((70, 6), (3, 16), (2, 2), (2, 2), bias=True),
     "2d-k3x2-s2x2-aligned": Case((40, 16), (3, 24), (3, 2), (2, 2), (1, 0)),
     "1d-k3-s3-aligned": Case((35, 5), (40,), (3,), (3,), bias=True),
+    # Stride and dilation have a common factor: most phases have no taps, the others have several.
+    "3d-k3-s2-d2": Case((9, 6), (2, 3, 5), (3, 3, 3), (2, 2, 2), (1, 1, 1), (2, 2, 2), bias=True, batch=1),
+    "2d-k4-s4-d2": Case((20, 16), (3, 8), (4, 3), (4, 2), (1, 2), (2, 4), (1, 0), bias=True),
+    "1d-k3-s2-d2-aligned": Case((19, 16), (24,), (3,), (2,), (1,), (2,), bias=True),
 }

@@ -20,7 +20,8 @@ AXES: dict[str, str] = {
     "Layer::Index": "int, long long",
     "Layer::Depth": "trivial, strided, dilated",
     "Layer::Height": "trivial, strided, dilated",
-    "Layer::Width": "k = m*s, other k; dilation with and without a stride; few and many phases and taps",
+    "Layer::Width": "k = m*s, other k; dilation with and without a stride; few and many phases and taps; phases "
+    "without taps",
     "Layer::groups": "1, several, depthwise",
     "Layer::group_in_channels": "1, few, a whole number of k-tiles and not, whole vectors and not",
     "Layer::group_out_channels": "1, a full block, a partial one, several blocks",
@@ -92,6 +93,8 @@ _MOST_SHARED_BYTES = 227 * 1024
 def instances() -> Iterator[Instance]:
     """Every case with some of the tiles that suit it, some with 64-bit positions."""
     suiting = {name: case for name, case in CASES.items() if why_not_wgmma(case.problem("tf32").layer) is None}
+    # Those with phases without taps come last.
+    suiting = dict(sorted(suiting.items(), key=lambda case: _some_without_taps(case[1].problem("tf32").layer)))
     for number, (name, case) in enumerate(suiting.items()):
         if math.prod(case.kernel) // math.prod(case.stride) > _MOST_TAPS:
             continue
@@ -138,6 +141,10 @@ def instances() -> Iterator[Instance]:
     problem = replace(CASES["1d-k3-s3-aligned"].problem("tf32"), output_padding=(0, 0, 1))
     tile = _tile(problem.layer, 3, (1, 1, 1, 16), 1, patch_columns=4)
     yield Instance("wgmma-1d-k3-s3-op1-all", problem, Kernel("wgmma", problem.layer, tile))
+
+
+def _some_without_taps(layer: Layer) -> bool:
+    return any(axis.phases_with_taps < axis.stride for axis in layer.axes)
 
 
 def _tiles(layer: Layer, most_together: int) -> dict[str, WgmmaTile]:

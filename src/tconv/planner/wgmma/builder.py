@@ -103,8 +103,9 @@ def can_stack(layer: Layer) -> bool:
 
 
 def can_stay(shape: WgmmaShape) -> bool:
-    """Whether the weights of a block may stay: those of a row's phases are loaded for each block tile."""
-    return shape.kind != WgmmaKind.ROW_PHASES
+    """Whether the weights of a block may stay: those of a row's phases are loaded for each block tile, and where some
+    phases have no taps, blocks take turns at the others."""
+    return (shape.kind != WgmmaKind.ROW_PHASES) & (shape.share_with_taps == 1)
 
 
 def suits(shape: WgmmaShape) -> bool:

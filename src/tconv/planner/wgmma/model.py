@@ -181,14 +181,17 @@ def predict(problem: Problem, layer: Layer, tile: WgmmaTile, gpu: Gpu, fitted: C
     loaded = weights / fitted.same + from_cache / fitted.cache
 
     alone = products / CONSUMERS + waits  # of one warpgroup, were it alone
+    # Works without a tap are only stored. Blocks take turns at the others.
+    with_taps = of_block * shape.share_with_taps
+    storing = fitted.overlapped * stores + scattered + fitted.work
     limits = (
-        (most(products, alone) + fitted.overlapped * stores + scattered + fitted.work) * of_block / _CLOCK,
-        (shared + stores) * of_block / _CLOCK,
-        loading * of_block / _CLOCK,
+        (most(products, alone) * with_taps + storing * of_block) / _CLOCK,
+        (shared * with_taps + stores * of_block) / _CLOCK,
+        loading * with_taps / _CLOCK,
         (problem.bytes_moved + shape.weight_bytes + parts) / gpu.copy_bandwidth,
-        loaded * of_block / _CLOCK,
-        (arriving + fitted.work) * of_block / _CLOCK,
-        ring * of_block / _CLOCK,
+        loaded * with_taps / _CLOCK,
+        (arriving * with_taps + fitted.work * of_block) / _CLOCK,
+        ring * with_taps / _CLOCK,
     )
     together = sum(limit**fitted.norm for limit in limits) ** (1 / fitted.norm)
     first = (fitted.latency + least(input_bytes, most(1, shape.input_stage_bytes)) / fitted.cache) / _CLOCK

@@ -130,6 +130,13 @@ class WgmmaShape:
         return (self.kind == WgmmaKind.ROW_PHASES) | (self.kind == WgmmaKind.ONE_PHASE)
 
     @cached_property
+    def share_with_taps(self) -> float:
+        """The part of the blocks' works that have a tap."""
+        of_axes = [axis.phases_with_taps / axis.stride for axis in self.layer.axes]
+        of_width = where(self.kind == WgmmaKind.ONE_PHASE, of_axes[2], 1.0)
+        return where(self.one_row_phase, of_axes[0] * of_axes[1] * of_width, 1.0)
+
+    @cached_property
     def products(self) -> int:
         """Products that a visit takes at most, for each tile of positions."""
         return 1 if self.kind is WgmmaKind.UNIFORM else self.tile.phases
@@ -254,7 +261,7 @@ class WgmmaShape:
         # one's.
         around = -width.shift_of(width.kernel - 1) % together + halo(width)
         of_one = 0
-        for shift, taps in {(width.shift_of(taps[-1]), len(taps)) for taps in map(width.taps, range(width.stride))}:
+        for shift, taps in {(width.shift_of(t[-1]), len(t)) for t in map(width.taps, range(width.stride)) if t}:
             of_one = most(of_one, -shift % together + (taps - 1) * width.shift_period)
         loaded = where(self.transposed, 8, together)
         columns = self.tile.block_tile.columns + where(self.kind == WgmmaKind.ONE_PHASE, of_one, around)
