@@ -497,7 +497,7 @@ MUTATIONS_OF_WGMMA = {
         "plain",
     ),
     "inputs of a block without taps are loaded": (
-        "    while (Shape::some_without_taps && is_left() && !has_taps()) next();",
+        "if (Shape::some_without_taps && !work.has_taps()) continue;",
         "",
         "wgmma-3d-k3-s2-d2-tf32_rna-alone-last",
         "plain",

@@ -70,14 +70,6 @@ struct WgmmaWork {
     const WgmmaPhases<Layer> phase(first_phase());
     return phase.depth.count * phase.row.count * (Shape::kind == WgmmaKind::one_phase ? phase.column.count : 1) > 0;
   }
-  // From this work on, the first one that has a tap.
-  TCONV_DEVICE void skip_without_taps() {
-    while (Shape::some_without_taps && is_left() && !has_taps()) next();
-  }
-  TCONV_DEVICE void next_with_taps() {
-    next();
-    skip_without_taps();
-  }
 
   TCONV_DEVICE int weight_set() const {
     if (Shape::weight_sets == 1) return 0;

@@ -87,7 +87,8 @@ TCONV_DEVICE void wgmma_load_channels(const WgmmaWork<Layer, Tile>& first_work, 
   ArrivingCopies<Shape::patch_bytes> copies;
   unsigned inside;
   typename Layer::Index offsets[Shape::thread_patches];
-  for (WgmmaWork<Layer, Tile> work = first_work; work.is_left(); work.next_with_taps()) {
+  for (WgmmaWork<Layer, Tile> work = first_work; work.is_left(); work.next()) {
+    if (Shape::some_without_taps && !work.has_taps()) continue;
     const BlockTilePosition halo = work.halo();
     const typename Layer::Element* const first =
         wgmma_first_input<Layer, Tile>(x, halo.image, work.group(), map.plane);
@@ -241,6 +242,8 @@ TCONV_DEVICE void wgmma_copy_ahead(WgmmaAhead<Layer, Tile>& ahead, Copies& copie
                                    const InputMap<Layer, WgmmaShape<Layer, Tile>>& map,
                                    const typename Layer::Element* x) {
   using Shape = WgmmaShape<Layer, Tile>;
+  if (Shape::some_without_taps)
+    while (ahead.k_tile == 0 && ahead.work.is_left() && !ahead.work.has_taps()) ahead.work.next();
   if (ahead.work.is_left()) {
     if (ahead.k_tile == 0) {
       const BlockTilePosition halo = ahead.work.halo();
@@ -258,7 +261,7 @@ TCONV_DEVICE void wgmma_copy_ahead(WgmmaAhead<Layer, Tile>& ahead, Copies& copie
                                       to);
     if (++ahead.k_tile == Shape::k_tiles) {
       ahead.k_tile = 0;
-      ahead.work.next_with_taps();
+      ahead.work.next();
     }
     ahead.raw_stage = ahead.raw_stage + 1 == Tile::raw_stages ? 0 : ahead.raw_stage + 1;
   }
@@ -280,7 +283,8 @@ TCONV_DEVICE void wgmma_load_transposed(const WgmmaWork<Layer, Tile>& first_work
 #pragma unroll 1
   for (int i = 0; i < Tile::raw_stages; ++i) wgmma_copy_ahead<Layer, Tile>(ahead, copies, thread, shared, map, x);
   int raw_stage = 0;
-  for (WgmmaWork<Layer, Tile> work = first_work; work.is_left(); work.next_with_taps()) {
+  for (WgmmaWork<Layer, Tile> work = first_work; work.is_left(); work.next()) {
+    if (Shape::some_without_taps && !work.has_taps()) continue;
     const BlockTilePosition halo = work.halo();
     const Element* const first = wgmma_first_input<Layer, Tile>(x, halo.image, work.group(), map.plane);
 #pragma unroll 1
@@ -319,7 +323,8 @@ TCONV_DEVICE void wgmma_load_places(const WgmmaWork<Layer, Tile>& first_work, in
   long long* const offsets = reinterpret_cast<long long*>(shared + Shape::offsets_at);
   WgmmaStages<Tile::input_stages> stages(barriers);
   ArrivingCopies<16> copies;
-  for (WgmmaWork<Layer, Tile> work = first_work; work.is_left(); work.next_with_taps()) {
+  for (WgmmaWork<Layer, Tile> work = first_work; work.is_left(); work.next()) {
+    if (Shape::some_without_taps && !work.has_taps()) continue;
     const BlockTilePosition halo = work.halo();
     const Element* const first = wgmma_first_input<Layer, Tile>(x, halo.image, work.group(), map.plane);
     __syncwarp();  // no lane reads the last block tile's offsets any more
@@ -371,7 +376,8 @@ TCONV_DEVICE void wgmma_load_items(const WgmmaWork<Layer, Tile>& first_work, int
   constexpr int together = 2;  // vectors whose loads are in flight at once
   const InputMap<Layer, Shape> map(batch, depths, rows, columns);
   WgmmaStages<Tile::input_stages> stages(barriers);
-  for (WgmmaWork<Layer, Tile> work = first_work; work.is_left(); work.next_with_taps()) {
+  for (WgmmaWork<Layer, Tile> work = first_work; work.is_left(); work.next()) {
+    if (Shape::some_without_taps && !work.has_taps()) continue;
     const BlockTilePosition halo = work.halo();
     const Element* const first = wgmma_first_input<Layer, Tile>(x, halo.image, work.group(), map.plane);
 #pragma unroll 1

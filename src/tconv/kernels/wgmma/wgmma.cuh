@@ -386,9 +386,7 @@ TCONV_DEVICE void wgmma(const typename Layer::Element* x, const typename Layer::
     } else {
       if (Tile::prepared_inputs) wait_for_kernel_before();
       const int loader = thread - 32 * (4 * Shape::consumers + 1);
-      Work work = first_work();
-      work.skip_without_taps();
-      wgmma_load_inputs<Layer, Tile>(work, loader, shared, input_barriers, x, batch, input_depth, input_height,
+      wgmma_load_inputs<Layer, Tile>(first_work(), loader, shared, input_barriers, x, batch, input_depth, input_height,
                                       input_width);
     }
   }
