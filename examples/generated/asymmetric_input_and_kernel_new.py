@@ -271,7 +271,7 @@ def _define(space):
     return defined
 
 # torch.compile and dispatch modes see a call as this one operator. Its namespace has the digest of this file.
-_OPERATOR = _define("tconv_764d615b85c9ddfe")
+_OPERATOR = _define("tconv_44cf22b95f00dae8")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # modules keep their options like this
@@ -1075,7 +1075,7 @@ TCONV_DEVICE void wgmma_copy_patches(Copies& copies, int thread, int k_tile, con
   }
 }
 
-// Loads all inputs of a block's block tiles.
+// Loads all inputs of a block's block tiles, of those that have taps.
 template <class Kernel>
 TCONV_DEVICE void wgmma_load_inputs(const WgmmaWork<Kernel>& first_work, int thread, unsigned char* shared,
     unsigned char* barriers, const float* x, int batch, int depths, int rows, int columns) {

@@ -297,7 +297,7 @@ def _define(space):
     return defined
 
 # torch.compile and dispatch modes see a call as this one operator. Its namespace has the digest of this file.
-_OPERATOR = _define("tconv_6f57e8dd02d8da26")
+_OPERATOR = _define("tconv_0c20359b262d6550")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # modules keep their options like this
@@ -1230,7 +1230,10 @@ template <class Kernel> struct WgmmaWork {
 
   TCONV_DEVICE void next() { number += static_cast<int>(gridDim.x); }
 
-  TCONV_DEVICE int weight_set() const { return Kernel::weight_sets == 1 ? 0 : number % Kernel::weight_sets; }
+  TCONV_DEVICE int weight_set() const {
+    if (Kernel::weight_sets == 1) return 0;
+    return number % Kernel::weight_sets;
+  }
   TCONV_DEVICE int first_phase() const {
     return Kernel::phase_sets == 1 ? 0 : weight_set() % Kernel::phase_sets * Kernel::phases;
   }
@@ -1290,7 +1293,7 @@ TCONV_DEVICE void wgmma_copy_patches(Copies& copies, int thread, int k_tile, con
   }
 }
 
-// Loads all inputs of a block's block tiles.
+// Loads all inputs of a block's block tiles, of those that have taps.
 template <class Kernel>
 TCONV_DEVICE void wgmma_load_inputs(const WgmmaWork<Kernel>& first_work, int thread, unsigned char* shared,
     unsigned char* barriers, const float* x, int batch, int depths, int rows, int columns) {
