@@ -131,7 +131,7 @@ def test_committed_examples_are_up_to_date(texts: dict[str, str], name: str) -> 
     )
 
 
-@pytest.mark.rotates(6)
+@pytest.mark.rotates(6, by="name", always=("strided_dilated",))  # whose planned kernel spills
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "unet"])
 def test_committed_examples_have_kernels_that_do_not_spill(name: str) -> None:
     """What is planned may; asking NVRTC of all of them takes long."""
