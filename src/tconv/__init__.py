@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tconv.functional import conv_transpose1d, conv_transpose2d, conv_transpose3d
     from tconv.modules import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
     from tconv.planner import Gpu
+    from tconv.prepared_call import PreparedCall, prepare
     from tconv.replace import optimize, restore
     from tconv.warming import WarmUp, warmup
 
@@ -46,6 +47,7 @@ __all__ = [
     "MissingToolchain",
     "ModelExplanation",
     "NotWarmedUp",
+    "PreparedCall",
     "TconvError",
     "Unsupported",
     "WarmUp",
@@ -55,6 +57,7 @@ __all__ = [
     "conv_transpose3d",
     "explain",
     "optimize",
+    "prepare",
     "restore",
     "warmup",
 ]
@@ -65,6 +68,7 @@ _MODULES = {
     "functional": ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
     "modules": ("ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"),
     "planner": ("Gpu",),
+    "prepared_call": ("PreparedCall", "prepare"),
     "replace": ("optimize", "restore"),
     "epilogues": ("Epilogue",),
     "warming": ("WarmUp", "warmup"),

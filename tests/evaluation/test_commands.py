@@ -29,6 +29,9 @@ from tconv.evaluation.report import Report
 from tconv.evaluation.verdict import AsCalled, Check, Series, Timing, Verdict
 from tconv.sandbox.worker import Workshop
 
+#: Each starts processes.
+pytestmark = pytest.mark.rotates(2)
+
 Writer = Callable[[str, str], Path]
 CORPUS = Path(__file__).parents[1] / "corpus"
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}

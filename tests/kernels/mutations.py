@@ -496,10 +496,16 @@ MUTATIONS_OF_WGMMA = {
         "wgmma-3d-k3-s2-d2-tf32_rna-alone",
         "plain",
     ),
-    "inputs of a block without taps are loaded": (
-        "if (Shape::some_without_taps && !work.has_taps()) continue;",
-        "",
+    "every block has taps": (
+        "    if (!Shape::some_without_taps) return true;",
+        "    return true;",
         "wgmma-3d-k3-s2-d2-tf32_rna-alone-last",
+        "plain",
+    ),
+    "inputs of a block without taps are copied ahead": (
+        "while (ahead.k_tile == 0 && ahead.work.is_left() && !ahead.work.has_taps()) ahead.work.next();",
+        ";",
+        "wgmma-2d-many-row-phases-fp16-alone",
         "plain",
     ),
     "a block without taps stores what the one before it has": (
