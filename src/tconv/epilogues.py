@@ -124,18 +124,18 @@ def conv_transpose(
             return ops.conv_transpose(dims, input, weight, bias, *arguments)  # raises PyTorch's error
         shape = shape if input.dim() == dims + 2 else shape[1:]
         traced = epilogue.traced(dims, shape, cast[0].dtype, cast[0].device, epilogue_inputs)
-        operands, tensors = traced.operands(*epilogue_inputs), (batched, *cast[1:])
-        if traced.promoted_from:
-            # TF32 holds 16-bit operands, so the kernel for float32 has exact products.
-            x, w, b = tensors
-            tensors = x.float(), w.float(), None if b is None else b.float()
-            operands = [t.float() for t in operands]
-        if traced.promoted_from and not allows_tf32():
-            reason = "its result is float32, and flags forbid TF32, in which the kernel for that computes"
-        elif (route := routes.find_route(dims, *tensors, arguments, traced.program)) is not None:
-            result = _run(route, traced, shape, *tensors, operands)
-            return result if input.dim() == dims + 2 else result.squeeze(0)
-        else:
+        reason = why_not_promoted(traced)
+        if reason is None:
+            operands, tensors = traced.operands(*epilogue_inputs), (batched, *cast[1:])
+            if traced.promoted_from:
+                # TF32 holds 16-bit operands, so the kernel for float32 has exact products.
+                x, w, b = tensors
+                tensors = x.float(), w.float(), None if b is None else b.float()
+                operands = [t.float() for t in operands]
+            route = routes.find_route(dims, *tensors, arguments, traced.program)
+            if route is not None:
+                result = _run(route, traced, shape, *tensors, operands)
+                return result if input.dim() == dims + 2 else result.squeeze(0)
             reason = "PyTorch's operator runs the layer"
     if not torch.compiler.is_compiling():
         _log.debug("the epilogue runs by itself: %s", reason)
@@ -304,6 +304,13 @@ def why_apart(input: Tensor, anywhere: bool = False) -> str | None:
     if not anywhere and not (isinstance(input, Tensor) and input.is_cuda):
         return "the input is on no CUDA GPU"
     return passing_mode()
+
+
+def why_not_promoted(traced: Traced) -> str | None:
+    """Why no kernel computes a result that is promoted to float32; None where one may, and where none is promoted."""
+    if traced.promoted_from and not allows_tf32():
+        return "its result is float32, and flags forbid TF32, in which the kernel for that computes"
+    return None
 
 
 def _trace(

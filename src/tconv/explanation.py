@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.utils.parametrize import is_parametrized
 
 from tconv.dispatch import Decision, decide, passing_mode
-from tconv.epilogues import Epilogue, why_apart
+from tconv.epilogues import Epilogue, why_apart, why_not_promoted
 from tconv.errors import Unsupported
 from tconv.former_names import takes_former_names
 from tconv.modules import Layer, call_arguments
@@ -238,8 +238,13 @@ def _explain_call(
         if not apart:
             dims, shape = weight.dim() - 2, decision.plan.problem.output_shape
             shape = shape if input.dim() == weight.dim() else shape[1:]
-            program = epilogue.traced(dims, shape, cast[0].dtype, cast[0].device, epilogue_inputs).program
-            decision = decide(*cast, *args, gpu=gpu, family=family, epilogue=program, **kwargs)
+            traced = epilogue.traced(dims, shape, cast[0].dtype, cast[0].device, epilogue_inputs)
+            apart = why_not_promoted(traced) or ""
+        if not apart:
+            if traced.promoted_from:  # the kernel for float32 computes it
+                x, w, b = cast
+                cast = _in_float32(x), _in_float32(w), None if b is None else _in_float32(b)
+            decision = decide(*cast, *args, gpu=gpu, family=family, epilogue=traced.program, **kwargs)
     if mode:
         decision = Decision(None, mode, problem=decision.problem)
     plan = decision.plan
@@ -253,6 +258,11 @@ def _explain_call(
         floor_seconds=floor_seconds(plan.problem, decision.gpu) if plan and decision.gpu else None,
         apart=apart,
     )
+
+
+def _in_float32(like: Tensor) -> Tensor:
+    """A tensor that lies as `like` does; its values do not matter."""
+    return torch.empty_like(like, dtype=torch.float32)
 
 
 def _sizes(problem: Problem) -> str:

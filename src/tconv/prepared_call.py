@@ -32,6 +32,7 @@ class PreparedCall:
     def __init__(self, layer: Layer, route: routes.Route, like: Tensor) -> None:
         self._layer, self._route = layer, route
         self._kinds = tuple(map(_kind, (like, layer.weight, layer.bias)))
+        self._strides = layer.weight.stride()
         self._result = torch.Size(route.output_shape), like.dtype, like.device
         self._format = route.memory_format if route.directly else torch.contiguous_format
 
@@ -53,6 +54,9 @@ class PreparedCall:
         weight, bias = layer.weight, layer.bias
         if (_kind(input), _kind(weight), _kind(bias)) != self._kinds or not self._reads(input):
             raise ValueError(self._differs(input, weight, bias))
+        if weight.stride() != self._strides:  # whether it is copied was decided before
+            wanted = f"this call was prepared for strides {self._strides}: prepare another one"
+            raise ValueError(f"got weight of {_named(weight)}; {wanted}")
         if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (input, weight, bias)):
             raise RuntimeError("a prepared call takes no part in gradients: call it under torch.no_grad()")
         if out is not None and not (_kind(out) == self._result and out.is_contiguous(memory_format=self._format)):

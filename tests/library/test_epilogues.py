@@ -311,6 +311,17 @@ def test_a_float32_operand_promotes_the_result(launched: list[Plan], skip_type: 
     assert len(launched) == 3, "forward, and of the gradients the layer's and the skip's"
 
 
+def test_what_is_explained_of_a_promoted_result_is_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, weight = (t.bfloat16() for t in tensors([(2, 4, 5, 4), (4, 3, 3, 2)]))
+    asked = {"gpu": tconv.Gpu.h200(), "epilogue": Epilogue(torch.add), "epilogue_inputs": (torch.rand(3, 1, 1),)}
+    layer = tconv.explain(x, weight, **asked).problem.layer
+    assert (layer.dtype, layer.epilogue) == ("float32", "y + channel0")
+    monkeypatch.setattr(epilogues, "allows_tf32", lambda: False)
+    found = tconv.explain(x, weight, **asked)
+    assert found.problem.layer.dtype == "bfloat16"
+    assert "flags forbid TF32" in found.apart
+
+
 def test_where_tf32_is_forbidden_a_promoted_result_runs_apart(
     launched: list[Plan], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -113,6 +113,7 @@ def test_other_outputs_are_refused(as_cuda: Any, out: torch.Tensor, words: str) 
     "change",
     [
         lambda layer: layer.half(),
+        lambda layer: layer.to(memory_format=torch.channels_last),
         lambda layer: setattr(layer, "bias", None),
         lambda layer: setattr(layer, "weight", nn.Parameter(torch.randn(32, 8, 4, 4))),
         lambda layer: setattr(layer.weight, "data", torch.randn(32, 16, 5, 5)),
