@@ -1,5 +1,6 @@
-"""What a call costs the processor: layers of the files in examples/generated beside PyTorch's, and layers with what
-stands behind them in one kernel beside those layers alone; all on small inputs.
+"""What a call costs the processor: layers of the files in examples/generated beside PyTorch's, the library's layers and
+their prepared calls beside PyTorch's, and layers with what stands behind them in one kernel beside those layers alone;
+all on small inputs.
 
     PYTHONPATH=src python3 benchmarks/host_times.py
 
@@ -9,6 +10,7 @@ with those of the weights. The GPU is waited for between batches, outside of wha
 
 from __future__ import annotations
 
+import copy
 import statistics
 import time
 from collections.abc import Callable
@@ -18,8 +20,10 @@ from typing import Any
 import torch
 from fused import file_of, loaded, write_all
 from results import ROOT, Results, environment, save
+from runs import insisting
 from torch import nn
 
+import tconv
 from tconv.sandbox.model_file import CANDIDATE, load
 from tconv.sandbox.worker import own_tools_on_path
 
@@ -89,6 +93,32 @@ def measure_fused(name: str) -> Results:
     return found
 
 
+def small_layers() -> dict[str, tuple[nn.Module, nn.Module, torch.Tensor]]:
+    """PyTorch's layer, the library's and an input: a kernel alone, one that prepares weights, and a fine grid."""
+    made = {
+        "depthwise": (nn.ConvTranspose1d(512, 512, 4, 2, groups=512), (1, 512, 125), torch.bfloat16),
+        "sam_64_32": (nn.ConvTranspose2d(64, 32, 2, 2), (1, 64, 16, 16), torch.bfloat16),
+        "pix2pix_512_512": (nn.ConvTranspose2d(512, 512, 4, 2, 1), (1, 512, 2, 2), torch.float32),
+    }
+    found = {}
+    for name, (layer, shape, dtype) in made.items():
+        theirs = layer.to("cuda", dtype)
+        found[name] = theirs, tconv.optimize(copy.deepcopy(theirs)), torch.rand(shape, device="cuda", dtype=dtype)
+    return found
+
+
+def measure_library(theirs: nn.Module, ours: Any, x: torch.Tensor) -> Results:
+    """A layer's call, and its prepared call, which takes no part in gradients."""
+    call = tconv.prepare(ours, x)
+    y = call(x)
+    calls = {"tconv": lambda: ours(x), "pytorch": lambda: theirs(x)}
+    prepared = {"prepared": lambda: call(x), "prepared_out": lambda: call(x, out=y)}
+    with torch.no_grad():
+        found: Results = {"inference_us": medians(calls | prepared)}
+    found["gradients_us"] = medians(calls)
+    return found
+
+
 class Alone(nn.Module):
     """A model of one layer."""
 
@@ -106,7 +136,10 @@ def main() -> None:
     for fuse in (True, False):
         write_all([name for name in _FUSED if not file_of(name, fuse=fuse).exists()], fuse=fuse)
     fused = {name: measure_fused(name) for name in _FUSED}
-    save("host", {"environment": environment(), "models": models, "fused": fused})
+    with insisting():
+        library = {name: measure_library(*layers) for name, layers in small_layers().items()}
+    print(library, flush=True)
+    save("host", {"environment": environment(), "models": models, "library": library, "fused": fused})
 
 
 if __name__ == "__main__":

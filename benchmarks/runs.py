@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from results import Results, environment, load, save, speedup
+from results import Results, environment, load, same_kernels, save, speedup
 
 from tconv.evaluation.stopwatch import CudaClock
 from tconv.evaluation.timing import quantile
@@ -39,7 +39,7 @@ def measure_missing(name: str, wanted: Mapping[str, Measure], options: argparse.
         return 2
     kept = None if options.fresh else load(name)
     here = environment()
-    if kept and kept["environment"] != here:
+    if kept and not _as_good(kept["environment"], here):
         print("the stored results are of another machine or version: start anew with --fresh", file=sys.stderr)
         return 2
     results: Results = kept or {"environment": here, "layers": {}}
@@ -59,6 +59,11 @@ def measure_missing(name: str, wanted: Mapping[str, Measure], options: argparse.
     if missing:
         print(f"{len(missing)} layers are still missing: run again", file=sys.stderr)
     return 0 if all(layer in layers and layers[layer]["equal"] for layer in chosen) else 1
+
+
+def _as_good(kept: dict[str, str], here: dict[str, str]) -> bool:
+    """Whether results of that environment hold here: all is equal, of kernels their machine code."""
+    return kept | {"kernels": here["kernels"]} == here and kept["kernels"] in same_kernels()
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 #
 # ModelNew is the model file's Model, with its transposed convolutions on the CUDA kernels in this file.
 # torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.
-# The model file begins at line 447, the kernels at line 533.
+# The model file begins at line 453, the kernels at line 539.
 #
 #   ups.0  1-D 256→128 k16 s8 p4 bias tf32  mma: 256 blocks of 128, 106512 bytes of shared memory
 #                                           any size: mma: 80 blocks of 256, 100912 bytes of shared memory
@@ -91,9 +91,10 @@ def _runs_on(kernel, gpu):
 def _three(values, fill):
     return (fill,) * (3 - len(values)) + tuple(values)
 
-# A call: the kernel that runs it, sizes as (depth, height, width), and how many samples one launch takes. The result
-# has `shape`. It is all channels of a tensor, or a slice of the `y_channels` that the tensor has.
-_Launch = namedtuple("_Launch", "kernel y_channels batch input_size output_size shape samples")
+# A call: the kernel that runs it, the function that launches it, and on which GPU. The result has `shape`: all channels
+# of a tensor, or a slice of the `y_channels` that the tensor has. Sizes are (depth, height, width). One launch takes so
+# many `samples`.
+_Launch = namedtuple("_Launch", "kernel run gpu y_channels batch input_size output_size shape samples")
 
 @functools.lru_cache(maxsize=4096)
 def _launch_for(device, dtype, x_shape, weight_shape, bias_shape, options, program="", into=0):
@@ -137,13 +138,15 @@ def _launch_for(device, dtype, x_shape, weight_shape, bias_shape, options, progr
         return "none takes an input of this size"
     if not _can_build(kernel, gpu):
         return "the CUDA compiler, nvcc, is not found: it builds them"
-    samples = _samples(kernel, gpu, x_shape[0], input_size, output_size)
+    run = _extension(kernel.family, gpu.capability)
+    samples = _samples(kernel, device, run, x_shape[0], input_size, output_size)
     # Kernels load and store 16 aligned bytes at once: a slice of the batch must begin at a multiple of 16 bytes.
     samples = samples if samples >= x_shape[0] else samples // 16 * 16
     if not samples:
         return "it is too large for one launch"
     shape = (x_shape[0], out_channels) + output
-    return _Launch(kernel, into or out_channels, x_shape[0], input_size, output_size, shape, samples)
+    sizes = (into or out_channels, x_shape[0], input_size, output_size)
+    return _Launch(kernel, run, gpu, *sizes, shape, samples)
 
 # ---- building and launching ------------------------------------------------------------------------------------------
 
@@ -178,11 +181,15 @@ def _can_build(kernel, gpu):
 
     return CUDA_HOME is not None
 
-def _samples(kernel, gpu, *sizes):
-    """How many samples one launch takes, as its offsets have 32 bits. Called without pointers, `launch` tells that."""
-    batch, input_size, output_size = sizes
-    launch = _extension(kernel.family, gpu.capability)
-    return launch(kernel.place, 0, gpu.multiprocessors, *[0] * 6, batch, *input_size, *output_size)
+def _samples(kernel, device, run, batch, input_size, output_size):
+    """How many samples one launch takes, as its offsets have 32 bits.
+
+    Called without pointers, `run` tells that, and allows the kernel its shared memory on the current device.
+    """
+    if torch.cuda.current_device() != device.index:
+        with torch.cuda.device(device):
+            return _samples(kernel, device, run, batch, input_size, output_size)
+    return run(kernel.place, 0, _gpu(device).multiprocessors, *[0] * 6, batch, *input_size, *output_size)
 
 def _launch(launch, x, weight, bias, y):
     """Runs a kernel on contiguous tensors of one device, on the current stream."""
@@ -190,16 +197,15 @@ def _launch(launch, x, weight, bias, y):
     if torch.cuda.current_device() != device.index:
         with torch.cuda.device(device):
             return _launch(launch, x, weight, bias, y)
-    gpu = _gpu(device)
     pointers = [x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr(), 0]
     if kernel.weight_bytes:
         # In this memory, prepared inputs lie behind prepared weights.
-        bytes_of_inputs = x.numel() * x.element_size() if kernel.prepares_inputs else 0
-        prepared = torch.empty(kernel.weight_bytes + bytes_of_inputs, dtype=torch.uint8, device=device)
+        prepared = kernel.weight_bytes // x.element_size() + (x.numel() if kernel.prepares_inputs else 0)
+        prepared = x.new_empty(prepared)
         pointers[4] = prepared.data_ptr()
     stream = torch._C._cuda_getCurrentRawStream(device.index)  # torch.cuda.current_stream() takes as long as a launch
     sizes = (launch.y_channels, x.shape[0], *launch.input_size, *launch.output_size)
-    error = _extension(kernel.family, gpu.capability)(kernel.place, stream, gpu.multiprocessors, *pointers, *sizes)
+    error = launch.run(kernel.place, stream, launch.gpu.multiprocessors, *pointers, *sizes)
     if error:
         raise RuntimeError(f"CUDA error {error} at the launch of {kernel.name} on {tuple(x.shape)}")
 
@@ -291,7 +297,7 @@ def _define(space):
     return defined
 
 # torch.compile and dispatch modes see a call as this one operator. Its namespace has the digest of this file.
-_OPERATOR = _define("tconv_db11b717a5b81fd1")
+_OPERATOR = _define("tconv_3f9b9e59e0ecf0e3")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # modules keep their options like this
@@ -1967,15 +1973,12 @@ conv_ups_3_any_size_weights(const float* weight, float* prepared) {
 static int enqueue(const void* kernel, void** arguments, int64_t grid, int block, int shared_bytes, int64_t stream,
                    bool overlaps) {
   if (grid >= int64_t(1) << 31) return cudaErrorInvalidConfiguration;
-  if (shared_bytes > 48 * 1024) {
-    const auto error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
-    if (error != cudaSuccess) return error;
-  }
   const auto blocks = static_cast<unsigned>(grid);
   const auto on = reinterpret_cast<cudaStream_t>(stream);
 #if defined(TCONV_OVERLAPS) && CUDART_VERSION >= 12030
-  int driver = 0;
-  if (overlaps && cudaDriverGetVersion(&driver) == cudaSuccess && driver >= 12030) {
+  static int driver = 0;
+  if (driver == 0) cudaDriverGetVersion(&driver);
+  if (overlaps && driver >= 12030) {
     cudaLaunchAttribute attribute[1];
     attribute[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute[0].val.programmaticStreamSerializationAllowed = 1;
@@ -1988,8 +1991,9 @@ static int enqueue(const void* kernel, void** arguments, int64_t grid, int block
   return cudaLaunchKernel(kernel, blocks, block, arguments, shared_bytes, on);
 }
 
-// Enqueues one kernel, after those that prepare for it, if any. Returns a cudaError_t. If y is 0, it enqueues nothing
-// and returns the number of samples that one launch may take: the batch or what halving leaves of it, 0 if none fits.
+// Enqueues one kernel, after those that prepare for it, if any. Returns a cudaError_t. If y is 0, it enqueues nothing:
+// it allows the kernel its shared memory on the current device (those that prepare need no leave), and returns the
+// number of samples that one launch may take, the batch or what halving leaves of it, 0 if none fits.
 //
 // `numbers` holds:
 //   0 number of the kernel    1 stream    2 multiprocessors    3 to 6 addresses of x, weight, bias and y
@@ -2002,6 +2006,7 @@ static int64_t launched(const std::vector<int64_t>& numbers, tconv::Launch (*lau
   tconv::Sizes sizes{size(2), size(9), {size(10), size(11), size(12)}, {size(13), size(14), size(15)}};
   int64_t stream = numbers[1], x = numbers[3], weight = numbers[4], bias = numbers[5], y = numbers[6];
   if (y == 0) {
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, launch_of(sizes).shared_bytes);
     for (; sizes.batch > 0; sizes.batch /= 2) {
       const tconv::Launch fits = launch_of(sizes);
       if (fits.counted < tconv::index_limit && !fits.wide_index) break;

@@ -59,7 +59,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def file(texts: dict[str, str]) -> Namespace:
     """One that takes CPU tensors for ones on a GPU that runs all its kernels."""
     file = executed(texts["fp32"])
-    file["own"] = {name: file[name] for name in ("_gpu", "_runs_on", "_can_build", "_samples")}
+    file["own"] = {name: file[name] for name in ("_gpu", "_runs_on", "_can_build", "_extension", "_samples")}
     file["launches"] = launched(file)
     return file
 

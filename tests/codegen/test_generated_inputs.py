@@ -116,12 +116,12 @@ def test_there_is_memory_for_inputs_behind_the_weights(file: Namespace, monkeypa
     options = (2, 2), (1, 1), (0, 0), 1, (1, 1)
     launch = file["_launch_for"](torch.device("cpu"), layer.dtype, *shapes, options)
     x, weight, bias = (torch.empty(shape, dtype=layer.dtype) for shape in shapes)
-    y, empty = torch.empty(launch.shape, dtype=layer.dtype), torch.empty
+    y, empty = torch.empty(launch.shape, dtype=layer.dtype), torch.Tensor.new_empty
     monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 99, raising=False)
-    monkeypatch.setattr(torch, "empty", lambda size, **how: (sizes.append(size), empty(size, dtype=how["dtype"]))[1])
+    monkeypatch.setattr(torch.Tensor, "new_empty", lambda like, size: (sizes.append(size), empty(like, size))[1])
     file["_launch"](launch, x, weight, bias, y)
-    assert sizes == [kernel.weight_bytes + x.numel() * x.element_size()]
+    assert [size * x.element_size() for size in sizes] == [kernel.weight_bytes + x.numel() * x.element_size()]
     (numbers,) = calls
     pointers = [t.data_ptr() for t in (x, weight, bias, y)]
     assert numbers[:3] == (0, 99, 132) and list(numbers[3:7]) == pointers and numbers[7]

@@ -130,6 +130,7 @@ class Host:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.builds: list[str] = []
         self.asked: list[tuple[int, ...]] = []
+        self.asked_on: list[int] = []
         self.launched: list[tuple[int, ...]] = []
         self.current = [1]
         self.error = 0
@@ -152,6 +153,7 @@ class Host:
         assert all(type(number) is int for number in numbers)
         if numbers[6] == 0:  # without outputs it says how many samples one launch takes
             self.asked.append(numbers)
+            self.asked_on.append(self.current[-1])
             return min(self.fits, numbers[9])
         self.launched.append(numbers)
         return self.error
@@ -184,6 +186,7 @@ def test_a_family_is_built_once_for_all_its_kernels(file: Namespace, host: Host)
     assert len(host.builds) == 1 and len(kernels_of(file)) >= 4
     launch_for(file), launch_for(file, index=1)
     assert len(host.builds) == 1, "another GPU of the same kind takes the same one"
+    assert host.asked_on == [0, 1] and host.current == [1], "each GPU is readied"
     assert not host.launched
 
 

@@ -82,7 +82,7 @@ def in_emulator(text: str, samples: int) -> tuple[Namespace, list[Any]]:
     file = executed(text)
     launched(file)
     run, seen = file["_launch"], []
-    file["_samples"] = lambda kernel, gpu, batch, *sizes: min(batch, samples)
+    file["_samples"] = lambda kernel, device, run, batch, *sizes: min(batch, samples)
 
     def launch(launch: Any, x: Tensor, weight: Tensor, bias: Any, y: Tensor, *operands: Tensor) -> None:
         seen.append((launch, x, y, operands))

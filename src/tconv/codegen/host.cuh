@@ -15,16 +15,13 @@ static int enqueue(const void* kernel, void** arguments, int64_t grid, int block
                    bool overlaps) {
 // ---- where weights are prepared
   if (grid >= int64_t(1) << 31) return cudaErrorInvalidConfiguration;
-  if (shared_bytes > 48 * 1024) {
-    const auto error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
-    if (error != cudaSuccess) return error;
-  }
   const auto blocks = static_cast<unsigned>(grid);
   const auto on = reinterpret_cast<cudaStream_t>(stream);
 // ---- where weights are prepared
 #if defined(TCONV_OVERLAPS) && CUDART_VERSION >= 12030
-  int driver = 0;
-  if (overlaps && cudaDriverGetVersion(&driver) == cudaSuccess && driver >= 12030) {
+  static int driver = 0;
+  if (driver == 0) cudaDriverGetVersion(&driver);
+  if (overlaps && driver >= 12030) {
     cudaLaunchAttribute attribute[1];
     attribute[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute[0].val.programmaticStreamSerializationAllowed = 1;
@@ -38,8 +35,9 @@ static int enqueue(const void* kernel, void** arguments, int64_t grid, int block
   return cudaLaunchKernel(kernel, blocks, block, arguments, shared_bytes, on);
 }
 
-// Enqueues one kernel, after those that prepare for it, if any. Returns a cudaError_t. If y is 0, it enqueues nothing
-// and returns the number of samples that one launch may take: the batch or what halving leaves of it, 0 if none fits.
+// Enqueues one kernel, after those that prepare for it, if any. Returns a cudaError_t. If y is 0, it enqueues nothing:
+// it allows the kernel its shared memory on the current device (those that prepare need no leave), and returns the
+// number of samples that one launch may take, the batch or what halving leaves of it, 0 if none fits.
 //
 // `numbers` holds:
 //   0 number of the kernel    1 stream    2 multiprocessors    3 to 6 addresses of x, weight, bias and y
@@ -58,6 +56,7 @@ static int64_t launched(const std::vector<int64_t>& numbers, tconv::Launch (*lau
   tconv::Sizes sizes{size(2), size(9), {size(10), size(11), size(12)}, {size(13), size(14), size(15)}};
   int64_t stream = numbers[1], x = numbers[3], weight = numbers[4], bias = numbers[5], y = numbers[6];
   if (y == 0) {
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, launch_of(sizes).shared_bytes);
     for (; sizes.batch > 0; sizes.batch /= 2) {
       const tconv::Launch fits = launch_of(sizes);
       if (fits.counted < tconv::index_limit && !fits.wide_index) break;

@@ -188,7 +188,8 @@ def runs_all(file: dict[str, Any]) -> dict[str, Any]:
         "_gpu": lambda device: file["_Gpu"]((9, 0), _MOST_SHARED_BYTES, _MULTIPROCESSORS),
         "_runs_on": lambda kernel, gpu: True,
         "_can_build": lambda kernel, gpu: True,
-        "_samples": lambda kernel, gpu, batch, *sizes: batch,
+        "_extension": lambda family, capability: None,
+        "_samples": lambda kernel, device, run, batch, *sizes: batch,
         "_autocast_dtype": autocast_dtype,
     }
 
@@ -269,7 +270,6 @@ class Cutter:
 
         stand_ins = {
             **runs_all(self._file),
-            "_extension": lambda family, capability: None,
             "_GLOBAL_HOOKS": (),  # but for ours
             "_looked_at": lambda tensors: "",
             "_modes": int,

@@ -38,10 +38,7 @@ def install(file: ModuleType | dict[str, Any], *, mode: Mode = "plain", order: O
         arguments = launches(cut.kernel, how, sizes, x, weight, bias, as_buffer(y), operands)
         run(cut.source, arguments, mode=mode, order=order)
 
-    def extension(family: str, capability: Any) -> None:
-        """Nothing to do: the emulator builds at the launch."""
-
-    for name, replacement in {**runs_all(namespace), "_launch": launch, "_extension": extension}.items():
+    for name, replacement in {**runs_all(namespace), "_launch": launch}.items():
         if name not in namespace:
             raise KeyError(f"the file has no {name}: tconv did not write it")
         namespace[name] = replacement

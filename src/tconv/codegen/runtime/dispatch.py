@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
-    from tconv.codegen.runtime.launch import _can_build, _samples
+    from tconv.codegen.runtime.launch import _can_build, _extension, _samples
     from tconv.codegen.runtime.records import _RECORDED, _Layer
 
 # ---- copied from here on
@@ -45,12 +45,13 @@ def _three(values, fill):
     return (fill,) * (3 - len(values)) + tuple(values)
 
 
-# A call: the kernel that runs it, sizes as (depth, height, width), and how many samples one launch takes. The result
-# has `shape`. It is all channels of a tensor, or a slice of the `y_channels` that the tensor has.
+# A call: the kernel that runs it, the function that launches it, and on which GPU. The result has `shape`: all channels
+# of a tensor, or a slice of the `y_channels` that the tensor has. Sizes are (depth, height, width). One launch takes so
+# many `samples`.
 # ---- where epilogues are fused
 # `others`: launches of the same call with an epilogue, by program and `into`.
 # ---- where epilogues are fused
-_Launch = namedtuple("_Launch", "kernel y_channels batch input_size output_size shape samples others")
+_Launch = namedtuple("_Launch", "kernel run gpu y_channels batch input_size output_size shape samples others")
 
 
 @functools.lru_cache(maxsize=4096)
@@ -95,10 +96,12 @@ def _launch_for(device, dtype, x_shape, weight_shape, bias_shape, options, progr
         return "none takes an input of this size"
     if not _can_build(kernel, gpu):
         return "the CUDA compiler, nvcc, is not found: it builds them"
-    samples = _samples(kernel, gpu, x_shape[0], input_size, output_size)
+    run = _extension(kernel.family, gpu.capability)
+    samples = _samples(kernel, device, run, x_shape[0], input_size, output_size)
     # Kernels load and store 16 aligned bytes at once: a slice of the batch must begin at a multiple of 16 bytes.
     samples = samples if samples >= x_shape[0] else samples // 16 * 16
     if not samples:
         return "it is too large for one launch"
     shape = (x_shape[0], out_channels) + output
-    return _Launch(kernel, into or out_channels, x_shape[0], input_size, output_size, shape, samples, {})
+    sizes = (into or out_channels, x_shape[0], input_size, output_size)
+    return _Launch(kernel, run, gpu, *sizes, shape, samples, {})

@@ -51,11 +51,15 @@ def _can_build(kernel, gpu):
     return CUDA_HOME is not None
 
 
-def _samples(kernel, gpu, *sizes):
-    """How many samples one launch takes, as its offsets have 32 bits. Called without pointers, `launch` tells that."""
-    batch, input_size, output_size = sizes
-    launch = _extension(kernel.family, gpu.capability)
-    return launch(kernel.place, 0, gpu.multiprocessors, *[0] * 6, batch, *input_size, *output_size)
+def _samples(kernel, device, run, batch, input_size, output_size):
+    """How many samples one launch takes, as its offsets have 32 bits.
+
+    Called without pointers, `run` tells that, and allows the kernel its shared memory on the current device.
+    """
+    if torch.cuda.current_device() != device.index:
+        with torch.cuda.device(device):
+            return _samples(kernel, device, run, batch, input_size, output_size)
+    return run(kernel.place, 0, _gpu(device).multiprocessors, *[0] * 6, batch, *input_size, *output_size)
 
 
 def _launch(launch, x, weight, bias, y, *operands):
@@ -64,13 +68,12 @@ def _launch(launch, x, weight, bias, y, *operands):
     if torch.cuda.current_device() != device.index:
         with torch.cuda.device(device):
             return _launch(launch, x, weight, bias, y, *operands)
-    gpu = _gpu(device)
     pointers = [x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr(), 0]
     # ---- where weights are prepared
     if kernel.weight_bytes:
         # In this memory, prepared inputs lie behind prepared weights.
-        bytes_of_inputs = x.numel() * x.element_size() if kernel.prepares_inputs else 0
-        prepared = torch.empty(kernel.weight_bytes + bytes_of_inputs, dtype=torch.uint8, device=device)
+        prepared = kernel.weight_bytes // x.element_size() + (x.numel() if kernel.prepares_inputs else 0)
+        prepared = x.new_empty(prepared)
         pointers[4] = prepared.data_ptr()
     # ---- where weights are prepared
     stream = torch._C._cuda_getCurrentRawStream(device.index)  # torch.cuda.current_stream() takes as long as a launch
@@ -78,6 +81,6 @@ def _launch(launch, x, weight, bias, y, *operands):
     # ---- where programs are computed
     sizes += tuple([t.data_ptr() for t in operands])
     # ---- where programs are computed
-    error = _extension(kernel.family, gpu.capability)(kernel.place, stream, gpu.multiprocessors, *pointers, *sizes)
+    error = launch.run(kernel.place, stream, launch.gpu.multiprocessors, *pointers, *sizes)
     if error:
         raise RuntimeError(f"CUDA error {error} at the launch of {kernel.name} on {tuple(x.shape)}")
