@@ -110,7 +110,8 @@ def small_layers() -> dict[str, tuple[nn.Module, nn.Module, torch.Tensor]]:
 def measure_library(theirs: nn.Module, ours: Any, x: torch.Tensor) -> Results:
     """A layer's call, and its prepared call, which takes no part in gradients."""
     call = tconv.prepare(ours, x)
-    y = call(x)
+    with torch.no_grad():
+        y = call(x)
     calls = {"tconv": lambda: ours(x), "pytorch": lambda: theirs(x)}
     prepared = {"prepared": lambda: call(x), "prepared_out": lambda: call(x, out=y)}
     with torch.no_grad():

@@ -176,3 +176,29 @@ def test_a_call_that_changes_what_it_reads_is_refused() -> None:
         return y
 
     assert "the call changed" in " ".join(check_program(candidate, asked, "fp32").reasons)
+
+
+GRADIENT_OF_GELU = (
+    "t0 = y * 4 + channel1; "
+    "output0 * (0.5 * (1 + erf(t0 * 0.7071067811865476)) + t0 * (exp(t0 * t0 * -0.5) * 0.3989422804014327))"
+)
+
+
+@pytest.mark.parametrize("flushes", [False, True])
+def test_what_an_infinity_becomes_may_hang_on_a_number_too_small_for_the_type(flushes: bool) -> None:
+    """GELU's slope at -15 is 1e-47 in float64, a subnormal number or 0 in float32. Infinity times that is either."""
+    layer = replace(problem("relu").layer, epilogue=GRADIENT_OF_GELU)
+    many = Problem(layer, 2, (1, 40, 41), (0, 1, 1))
+
+    def candidate(x: Tensor, weight: Tensor, bias: Tensor | None, *operands: Tensor) -> Tensor:
+        return evaluate(parse(GRADIENT_OF_GELU), conv_transpose(x, weight, bias, many), operands, flushes=flushes)
+
+    verdict = check_program(candidate, many, "fp32")
+    assert verdict.equal, verdict.reasons
+
+
+def test_numbers_that_the_type_holds_decide_what_an_infinity_becomes() -> None:
+    layer = replace(problem("relu").layer, epilogue=GRADIENT_OF_GELU)
+    many = Problem(layer, 2, (1, 40, 41), (0, 1, 1))
+    assert not judged(many, lambda y: y.nan_to_num(posinf=math.nan)).equal
+    assert not judged(many, lambda y: y.nan_to_num(nan=0.0)).equal

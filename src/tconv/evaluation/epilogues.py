@@ -209,7 +209,8 @@ def _nonfinite(
 ) -> Check:
     """Infinities and NaN, in the bias and in operands, give what PyTorch gives.
 
-    Elements are left out where PyTorch's answer depends on the rounding of a sum, such as the sign of a sum near zero.
+    Elements are left out where PyTorch's answer depends on the rounding of a sum, such as the sign of a sum near zero,
+    or on a value so small that it is 0 in the type in which programs are computed.
     """
     name = "infinities and NaN"
     bias = None if tensors.bias is None else _with_nonfinite(tensors.bias)
@@ -226,7 +227,9 @@ def _nonfinite(
     below, expected, above = (
         evaluate(program, y, wide).to(tensors.x.dtype) for y in (sums - allowed, sums, sums + allowed)
     )
-    certain = _alike(below, expected) & _alike(above, expected)
+    own = sums if tensors.x.dtype == torch.float64 else sums.float()
+    in_type = [evaluate(program, own, changed, flushes=flushes).to(expected.dtype) for flushes in (False, True)]
+    certain = torch.stack([_alike(each, expected) for each in (below, above, *in_type)]).all(0)
     got = candidate(*given, *changed)
     places = (certain & ~_alike(got, expected)).nonzero()
     if not len(places):

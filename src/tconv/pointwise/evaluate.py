@@ -11,25 +11,30 @@ from tconv.errors import InvalidProgram
 from tconv.pointwise.program import SUM, Kind, Operand, Program
 
 
-def evaluate(program: Program, y: Tensor, operands: Sequence[Tensor]) -> Tensor:
+def evaluate(program: Program, y: Tensor, operands: Sequence[Tensor], *, flushes: bool = False) -> Tensor:
     """What the program gives of a sum, in its dtype.
 
     Of 16 bits as each of PyTorch's functions computes inside, and as kernels do: in float32, rounded at the end. A
     function may be written in steps whose values 16 bits do not hold.
 
-    Args, Raises: as `values`.
+    Args:
+        y, operands, flushes: as `values` takes them.
+
+    Raises:
+        InvalidProgram: as `values`.
     """
     wide = y.float() if y.dtype in (torch.float16, torch.bfloat16) else y
-    result = values(program, wide, operands)[-1].to(y.dtype)
+    result = values(program, wide, operands, flushes=flushes)[-1].to(y.dtype)
     return result if result.shape == y.shape else result.expand(y.shape).contiguous()
 
 
-def values(program: Program, y: Tensor, operands: Sequence[Tensor]) -> list[Tensor]:
+def values(program: Program, y: Tensor, operands: Sequence[Tensor], *, flushes: bool = False) -> list[Tensor]:
     """Every value on the way to that, the result last; comparisons are left out. They broadcast to y's shape.
 
     Args:
         y: (N, C, ...).
         operands: in the shapes that `shape_of` gives; they are cast to y's dtype.
+        flushes: subnormal results of operations become 0, as of PTX's instructions with `.ftz`.
 
     Raises:
         InvalidProgram: there are more or fewer operands than the program reads.
@@ -50,8 +55,13 @@ def values(program: Program, y: Tensor, operands: Sequence[Tensor]) -> list[Tens
             assert operation is not None
             function = getattr(torch, operation.torch)
             casts = isinstance(function, torch.dtype)
-            found.append(arguments[0].to(function).to(y.dtype) if casts else function(*arguments))
+            value = arguments[0].to(function).to(y.dtype) if casts else function(*arguments)
+            found.append(_flushed(value) if flushes and value.is_floating_point() else value)
     return [value for value in found if value.dtype == y.dtype]
+
+
+def _flushed(value: Tensor) -> Tensor:
+    return torch.where(value.abs() < torch.finfo(value.dtype).tiny, 0.0, value)
 
 
 def shape_of(kind: Kind, output_shape: Sequence[int]) -> tuple[int, ...]:
