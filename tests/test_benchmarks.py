@@ -344,6 +344,16 @@ def test_a_run_refuses_results_of_another_machine(runs: ModuleType, monkeypatch:
     assert list(runs.load("some")["layers"]) == ["one"]
 
 
+def test_a_run_goes_on_with_kernels_of_the_same_machine_code(runs: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert runs.measure_missing("some", {"one": lambda: measured(2, 1, 1)}, options()) == 0
+    monkeypatch.setattr(runs, "environment", lambda: ENVIRONMENT | {"kernels": "1"})
+    monkeypatch.setattr(runs, "same_kernels", lambda: {"0", "1"})
+    assert runs.measure_missing("some", {"two": lambda: measured(2, 1, 1)}, options()) == 0
+    assert list(runs.load("some")["layers"]) == ["one", "two"]
+    monkeypatch.setattr(runs, "environment", lambda: ENVIRONMENT | {"kernels": "1", "torch": "another"})
+    assert runs.measure_missing("some", {"three": lambda: measured(2, 1, 1)}, options()) == 2
+
+
 class FakeClock:
     """Every call takes as long as its result says; counts the calls that were timed."""
 
