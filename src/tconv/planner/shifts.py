@@ -17,6 +17,11 @@ def shift_count(axis: Axis) -> int:
     return halo(axis) // (axis.dilation if axis.stride == 1 else 1) + 1
 
 
+def most_taps(axis: Axis) -> int:
+    """The most taps that read at one shift."""
+    return min(axis.kernel, -(-axis.stride // axis.dilation))
+
+
 def together(problem: Problem) -> int:
     """How many neighbouring inputs may be loaded at once: 16 bytes at most, and rows begin at multiples of them."""
     return math.gcd(problem.input_size[2], 16 // problem.layer.item_bytes)

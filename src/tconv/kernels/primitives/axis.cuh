@@ -64,6 +64,9 @@ struct Shifts {
   static constexpr int step = Axis::stride == 1 ? Axis::dilation : 1;
   static constexpr int count = (highest - lowest) / step + 1;
   static constexpr int halo = highest - lowest;
+  // The most taps that read at one shift.
+  static constexpr int most_taps =
+      Axis::kernel < ceil_div(Axis::stride, Axis::dilation) ? Axis::kernel : ceil_div(Axis::stride, Axis::dilation);
 
   // The tap through which a phase reads at shift number `number`; -1 if there is none.
   static TCONV_CONSTANT int tap(int phase, int number) {

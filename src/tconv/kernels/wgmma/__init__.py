@@ -143,8 +143,10 @@ def instances() -> Iterator[Instance]:
     yield Instance("wgmma-1d-k3-s3-op1-all", problem, Kernel("wgmma", problem.layer, tile))
 
 
-def _some_without_taps(layer: Layer) -> bool:
-    return any(axis.phases_with_taps < axis.stride for axis in layer.axes)
+def _some_without_taps(layer: Layer) -> int:
+    return any(axis.phases_with_taps < axis.stride for axis in layer.axes) + any(
+        1 < axis.kernel < axis.tap_period for axis in layer.axes
+    )
 
 
 def _tiles(layer: Layer, most_together: int) -> dict[str, WgmmaTile]:

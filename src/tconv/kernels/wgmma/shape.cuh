@@ -80,9 +80,30 @@ struct WgmmaShape {
                               HeightShifts::tap(product / Width::stride % Height::stride, row) >= 0)) &&
            WidthShifts::tap(product % Width::stride, column) >= 0;
   }
+  // Whether a phase along depth and height, of those of an `all_phases` block, has taps. `phase` counts all phases.
+  static TCONV_CONSTANT bool row_has_taps(int phase) {
+    return kind != WgmmaKind::all_phases || (Depth::taps(phase / (Height::stride * Width::stride)) > 0 &&
+                                             Height::taps(phase / Width::stride % Height::stride) > 0);
+  }
+  // Whether there are phases along depth and height without taps: of the block, or of other blocks.
+  static constexpr bool some_empty_rows =
+      some_without_taps || (kind == WgmmaKind::all_phases &&
+                            (Depth::phases_with_taps < Depth::stride || Height::phases_with_taps < Height::stride));
   static constexpr int product_phases = kind == WgmmaKind::uniform ? Tile::phases : 1;
   static constexpr int products = Tile::phases / product_phases;
   static constexpr int product_rows = product_phases * Tile::channels;
+  // A bit for each product whose phases ever have a tap. It has accumulators. Other outputs are made from 0.
+  static TCONV_CONSTANT unsigned products_with_taps() {
+    unsigned found = 0;
+    for (int product = 0; product < products; ++product)
+      if (every_tap || (row_has_taps(product) && Width::taps(product % Width::stride) > 0)) found |= 1u << product;
+    return found;
+  }
+  static constexpr unsigned accumulated = products_with_taps();
+  static constexpr int accumulated_products = bit_count(accumulated);
+  static TCONV_CONSTANT bool has_accumulators(int product) { return (accumulated >> product & 1u) != 0; }
+  // How many products before this one have accumulators.
+  static TCONV_CONSTANT int accumulators_before(int product) { return bit_count(accumulated & ((1u << product) - 1)); }
   // Taps along depth and height, of the phase that has the most.
   static constexpr int row_phase_taps = Depth::taps_per_phase * Height::taps_per_phase;
   // Visits of a block in a k-tile. A block with one phase on an axis may have fewer.
@@ -199,7 +220,13 @@ struct WgmmaShape {
                                        : kind == WgmmaKind::all_phases ? taps
                                        : kind == WgmmaKind::row_phases ? row_phase_taps * Width::kernel
                                                                        : visits;
-  static constexpr int weight_stage_bytes = Tile::phases * piece_bytes;
+  // The most pieces of a visit.
+  static constexpr int visit_pieces =
+      kind == WgmmaKind::uniform      ? Tile::phases
+      : kind == WgmmaKind::all_phases ? DepthShifts::most_taps * HeightShifts::most_taps * WidthShifts::most_taps
+      : kind == WgmmaKind::row_phases ? WidthShifts::most_taps
+                                      : 1;
+  static constexpr int weight_stage_bytes = visit_pieces * piece_bytes;
   // How many pieces of an `all_phases` block's k-tile come before the pieces of a shift. Pieces follow each other by
   // shift, and at one shift by phase: on each axis that is the order of taps.
   static TCONV_CONSTANT int pieces_before(int depth, int column, int row) {
@@ -262,6 +289,7 @@ struct WgmmaShape {
   static_assert(!Tile::resident || kind != WgmmaKind::row_phases, "weights of a row's phases do not stay");
   static_assert(!Tile::resident || !some_without_taps, "blocks take turns at the phases that have taps");
   static_assert(phases % Tile::phases == 0, "blocks have as many phases each");
+  static_assert(products <= 32, "products have a bit each");
   static_assert(Tile::channels % (4 * channel_width) == 0, "a thread has whole vectors of channels");
   static_assert(Tile::k_tile_steps == 2 || Tile::k_tile_steps == 4, "rows of weights have 64 or 128 bytes");
   static_assert(block_tile_positions <= block_positions, "a block tile is at most what a block multiplies");

@@ -6,12 +6,12 @@
 
 namespace tconv {
 
-// A thread's accumulators, of each tile of positions and each product: two positions, g and g + 8 of its warp's sixteen
+// A thread's accumulators, of each tile of positions and each product that has any: two positions, g and g + 8 of its warp's sixteen
 // (`half` says which), by two of every eight rows of weights.
 template <class Layer, class Tile>
 struct WgmmaAccumulators {
   using Shape = WgmmaShape<Layer, Tile>;
-  float values[Tile::position_tiles][Shape::products][Shape::product_rows / 2];
+  float values[Tile::position_tiles][Shape::accumulated_products][Shape::product_rows / 2];
 };
 
 // Stores the outputs of a warpgroup for one block tile. Values stay float until they are stored, so bias and program
@@ -41,10 +41,13 @@ struct WgmmaStore {
 
   TCONV_DEVICE long long plane() const { return static_cast<long long>(depths) * rows * columns; }
 
-  // The thread's accumulator of one of the block's phases, in row `own` of its two rows of an octet of channels.
+  // The thread's accumulator of one of the block's phases, in row `own` of its two rows of an octet of channels. 0 if the
+  // phase has no taps.
   TCONV_DEVICE float accumulator(int tile, int half, int phase, int octet, int own) const {
     const int row_octet = phase % Shape::product_phases * (Tile::channels / 8) + octet;
-    return accumulators.values[tile][phase / Shape::product_phases][row_octet * 4 + half * 2 + own];
+    const int product = phase / Shape::product_phases;
+    if (!Shape::has_accumulators(product)) return 0;
+    return accumulators.values[tile][Shape::accumulators_before(product)][row_octet * 4 + half * 2 + own];
   }
 
   // Where an output lies in the block's first channel, by its position and phase. False if there is no such output.
@@ -216,13 +219,14 @@ struct WgmmaStore {
     // instruction cache. So then the loop stays, and `stage` is there once for each subtile.
 #pragma unroll(Layer::has_program ? 1 : subtiles)
     for (int number = 0; number < subtiles; ++number) {
+      if (!Shape::row_has_taps(subtile_of(number).phase)) continue;
       Ahead<width> ahead;
       if (Layer::has_program && Ahead<width>::steps) read_ahead(subtile_of(number), ahead);
       meet<128>(1 + warp / 4);  // nobody reads what is staged any more
       if (Layer::has_program) {
 #pragma unroll
         for (int known = 0; known < subtiles; ++known)
-          if (known == number) stage(subtile_of(known));
+          if (known == number && Shape::row_has_taps(subtile_of(known).phase)) stage(subtile_of(known));
       } else {
         stage(subtile_of(number));
       }
@@ -238,6 +242,7 @@ struct WgmmaStore {
     for (int tile = 0; tile < Tile::position_tiles; ++tile)
 #pragma unroll
       for (int phase = 0; phase < Tile::phases; phase += width) {
+        if (!Shape::row_has_taps(phase)) continue;
         Element* to[2];
         bool inside[2];
 #pragma unroll
@@ -264,6 +269,54 @@ struct WgmmaStore {
             }
           }
       }
+  }
+
+  // Contiguous outputs of one phase along depth and height that has no taps: rows of what the epilogue makes of 0. The
+  // warps of both warpgroups share the channels.
+  template <int width>
+  TCONV_DEVICE void store_empty_rows(int phase) const {
+    using BlockTile = typename Tile::BlockTile;
+    constexpr bool whole = Tile::phases % Width::stride == 0;  // the block has all phases along the width
+    constexpr int apart = whole ? 1 : Width::stride, length = BlockTile::columns * Width::stride / apart;
+    constexpr int block_rows = BlockTile::images * BlockTile::depths * BlockTile::rows;
+    const int depth_phase = phase / (Height::stride * Width::stride), row_phase = phase / Width::stride % Height::stride;
+    const int first = block_tile.column * Width::stride + (whole ? 0 : phase % Width::stride);
+#pragma unroll 1
+    for (int channel = warp; channel < Tile::channels; channel += 4 * Shape::consumers) {
+      if (!Shape::whole_channels && block_channel + channel >= Layer::group_out_channels) break;
+      const Channel of_channel = epilogue.of(block_channel + channel);
+#pragma unroll 1
+      for (int number = 0; number < block_rows; ++number) {
+        const int image = block_tile.image + number / (BlockTile::depths * BlockTile::rows);
+        const int depth =
+            (block_tile.depth + number / BlockTile::rows % BlockTile::depths) * Depth::stride + depth_phase;
+        const int row = (block_tile.row + number % BlockTile::rows) * Height::stride + row_phase;
+        if (image >= batch || !in_range(depth, depths) || !in_range(row, rows)) continue;
+        Element* const to = y + (static_cast<long long>(image) * y_channels + channel) * plane() +
+                            (static_cast<Index>(depth) * rows + row) * columns;
+#pragma unroll
+        for (int item = 0; item < length; item += 32 * width) {
+          const int own = item + lane * width, column = first + own * apart;
+          const bool present = own < length && in_range(column, columns);
+          float values[width] = {};
+          if (has_epilogue) finish(values, of_channel, fetch<width>(to + column, present));
+          if (present) store_vector(to + column, rounded(values));
+        }
+      }
+    }
+  }
+
+  // Those of all of the block's phases along depth and height that have no taps; of a block without taps, of all.
+  TCONV_DEVICE void store_empty(bool has_taps) const {
+    constexpr int most = Tile::phases % Width::stride == 0 ? Shape::most_width : 1;
+#pragma unroll 1
+    for (int phase = 0; phase < Tile::phases; phase += Tile::phases < Width::stride ? 1 : Width::stride) {
+      if (has_taps && Shape::row_has_taps(phase)) continue;
+      if (most > 1 && columns % most == 0)
+        store_empty_rows<most>(block_phase + phase);
+      else
+        store_empty_rows<1>(block_phase + phase);
+    }
   }
 
   // channels_last outputs: a thread stores neighbouring channels of an output as one vector.
@@ -330,7 +383,9 @@ struct WgmmaStore {
     }
   }
 
-  TCONV_DEVICE void store() const {
+  TCONV_DEVICE void store(bool has_taps) const {
+    if (!Tile::channels_last && Shape::some_empty_rows) store_empty(has_taps);
+    if (!Tile::channels_last && !has_taps) return;
     constexpr int most = Shape::most_width, half = most > 1 ? most / 2 : 1, quarter = half > 1 ? half / 2 : 1;
     if (Tile::channels_last)
       store_channels();

@@ -114,7 +114,7 @@ struct WgmmaConsumer {
 #pragma unroll
     for (int tile = 0; tile < Tile::position_tiles; ++tile)
 #pragma unroll
-      for (int product = 0; product < Shape::products; ++product)
+      for (int product = 0; product < Shape::accumulated_products; ++product)
 #pragma unroll
         for (int k = 0; k < Shape::product_rows / 2; ++k) begin_accumulator(accumulators.values[tile][product][k], 0);
   }
@@ -179,7 +179,7 @@ struct WgmmaConsumer {
             for (int tile = 0; tile < Tile::position_tiles; ++tile) {
               const int fragment = Tile::stacked ? tile + HeightShifts::count - 1 - row_visit : tile;
               products.template add<Element, Shape::product_rows>(
-                  accumulators.values[tile][product], fragments[batch % Shape::batches][step][fragment][plane], rows,
+                  accumulators.values[tile][Shape::accumulators_before(product)], fragments[batch % Shape::batches][step][fragment][plane], rows,
                   piece * Shape::piece_bytes + row_plane * Shape::product_bytes +
                       (batch * Shape::batch_steps + step) * 32);
             }
@@ -224,7 +224,7 @@ struct WgmmaConsumer {
 #pragma unroll
         for (int tile = 0; tile < Tile::position_tiles; ++tile)
 #pragma unroll
-          for (int product = 0; product < Shape::products; ++product)
+          for (int product = 0; product < Shape::accumulated_products; ++product)
 #pragma unroll
             for (int k = 0; k < Shape::product_rows / 2; ++k)
               accumulators.values[tile][product][k] += batch_accumulators.values[tile][product][k];
@@ -346,9 +346,10 @@ TCONV_DEVICE void wgmma(const typename Layer::Element* x, const typename Layer::
     wait_for_kernel_before();  // that kernel may still write where outputs go
     WgmmaConsumer<Layer, Tile> consumer(shared, warp, lane);
     for (Work work = first_work(); work.is_left(); work.next()) {
-      if (work.has_taps())
+      const bool has_taps = work.has_taps();
+      if (has_taps)
         consumer.block_tile(work.first_phase());
-      else
+      else if (Tile::channels_last)
         consumer.clear(consumer.accumulators);
       // Renewed: whatever the compiler derives from these ahead of the loop takes registers from the accumulators.
       const int images = renewed(batch), depths = renewed(output_depth), rows = renewed(output_height);
@@ -374,7 +375,7 @@ TCONV_DEVICE void wgmma(const typename Layer::Element* x, const typename Layer::
           depths,
           rows,
           columns}
-          .store();
+          .store(has_taps);
     }
   } else {
     give_registers<Shape::producer_registers>();

@@ -85,8 +85,6 @@ def why_not_mma(layer: Layer) -> str | None:
     """Why the family has no kernel for `layer`; None if it has."""
     if math.prod(layer.stride) > _MOST_PHASES:
         return f"{math.prod(layer.stride)} phases are more than the mma family's {_MOST_PHASES}"
-    if any(1 < axis.kernel < axis.tap_period for axis in layer.axes):
-        return "some phases have no taps, and no phase has two"
     return None
 
 

@@ -92,8 +92,6 @@ def why_not_wgmma(layer: Layer) -> str | None:
         return f"the wgmma family multiplies {', '.join(_PRECISIONS)}; this is {layer.precision}"
     if math.prod(layer.stride) > _MOST_PHASES or math.prod(layer.kernel) > _MOST_TAPS:
         return f"more than {_MOST_PHASES} phases or {_MOST_TAPS} taps are too many for the wgmma family"
-    if any(1 < axis.kernel < axis.tap_period for axis in layer.axes):
-        return "some phases have no taps, and no phase has two"
     return None
 
 

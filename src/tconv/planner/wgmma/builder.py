@@ -16,10 +16,14 @@ PRODUCT_ROWS = (16, 32, 48, 64, 96, 128, 144, 160, 192, 240, 256)
 #: Registers of a thread for accumulators, and for accumulators and two steps of fragments. Exact layers have fewer
 #: where the compiler unrolls all phases.
 _MOST_ACCUMULATORS, _MOST_REGISTERS, _MOST_EXACT_REGISTERS, _MOST_EXACT_REGISTERS_UNROLLED = 128, 192, 168, 136
+#: Tiles of positions where some phases have no accumulators: kernels with more spilled.
+_MOST_TILES_OF_SOME = 2
 #: Shifts along the height whose exact accumulators may leave the tensor core together.
 _MOST_EXACT_VISITS = 4
 #: Products of a k-tile that the compiler unrolls where it knows the phases.
 _MOST_PRODUCTS = 512
+#: Phases of such a block.
+_MOST_PHASES = 32
 _MOST_INPUT_STAGES, _MOST_WEIGHT_STAGES = 4, 12
 
 
@@ -120,9 +124,10 @@ def suits(shape: WgmmaShape) -> bool:
     of_exact = where(shape.products > 1, _MOST_EXACT_REGISTERS_UNROLLED, _MOST_EXACT_REGISTERS)
     registers = of_exact if shape.exact else _MOST_REGISTERS
     few = (shape.accumulators <= _MOST_ACCUMULATORS) & (shape.accumulators + of_fragments <= registers)
+    few = few & ((shape.accumulated_products == shape.products) | (shape.tile.position_tiles <= _MOST_TILES_OF_SOME))
     few = few & ((shape.row_visits <= _MOST_EXACT_VISITS) | (not shape.exact))
     unrolled = shape.taps * shape.tile.k_tile_steps * shape.tile.position_tiles
-    few = few & (unrolled * (shape.kind == WgmmaKind.ALL_PHASES) <= _MOST_PRODUCTS)
+    few = few & (unrolled * (shape.kind == WgmmaKind.ALL_PHASES) <= _MOST_PRODUCTS) & (shape.products <= _MOST_PHASES)
     return of_product & few & (shape.thread_patches <= MOST_PATCHES)
 
 

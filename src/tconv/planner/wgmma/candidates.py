@@ -22,7 +22,7 @@ from tconv.planner.wgmma.builder import (
     with_stages,
 )
 from tconv.planner.wgmma.launch import launch_traits
-from tconv.planner.wgmma.shape import CONSUMERS, TILE_POSITIONS, WgmmaShape, is_uniform
+from tconv.planner.wgmma.shape import CONSUMERS, TILE_POSITIONS, WgmmaShape, accumulated_phases, is_uniform
 from tconv.planner.wgmma.tile import WgmmaTile
 from tconv.problem import Layer, Problem
 
@@ -70,7 +70,7 @@ def candidates(
         (prepared, tiles, stacked, channels, phases, *block_tile, patch)
         for (prepared, tiles, stacked), found in block_tiles.items()
         for phases, channels in _rows(layer)
-        if tiles * phases * channels <= _MOST_ACCUMULATORS
+        if tiles * accumulated_phases(layer, phases) * channels <= _MOST_ACCUMULATORS
         for block_tile, patch in found
     ]
     if not rows:

@@ -7,7 +7,7 @@ from enum import IntEnum
 from functools import cached_property
 
 from tconv.planner.numbers import ceil_div, gcd, least, most, where
-from tconv.planner.shifts import halo, shift_count
+from tconv.planner.shifts import halo, most_taps, shift_count
 from tconv.planner.wgmma.tile import WgmmaTile
 from tconv.problem import Axis, Layer
 
@@ -21,7 +21,8 @@ MOST_PATCHES = 8
 
 _CONSTANTS = (
     *("item_bytes", "vector_items", "threads", "phases", "phase_sets", "channel_blocks", "weight_sets"),
-    *("planes", "shifts", "taps", "products", "product_rows", "visits", "row_visits", "fragments"),
+    *("planes", "shifts", "taps", "products", "accumulated_products", "product_rows", "visits", "row_visits"),
+    *("fragments", "visit_pieces"),
     *("batch_steps", "batches"),
     *("k_tile_bytes", "k_tile_channels", "k_tiles", "block_positions", "block_tile_positions", "stacked_rows"),
     *("halo_columns", "halo_all_rows", "row_patches", "halo_patches", "row_places", "channel_bytes", "place_bytes"),
@@ -135,6 +136,17 @@ class WgmmaShape:
         of_axes = [axis.phases_with_taps / axis.stride for axis in self.layer.axes]
         of_width = where(self.kind == WgmmaKind.ONE_PHASE, of_axes[2], 1.0)
         return where(self.one_row_phase, of_axes[0] * of_axes[1] * of_width, 1.0)
+
+    @cached_property
+    def accumulated_products(self) -> int:
+        """Products that have accumulators: those of a phase that has taps."""
+        return 1 if self.kind is WgmmaKind.UNIFORM else accumulated_phases(self.layer, self.tile.phases)
+
+    @cached_property
+    def share_staged(self) -> float:
+        """The part of the outputs that comes from accumulators: of phases along depth and height that have taps."""
+        depth, height = (axis.phases_with_taps / axis.stride for axis in self.layer.axes[:2])
+        return where(self.kind == WgmmaKind.ALL_PHASES, depth * height, self.share_with_taps)
 
     @cached_property
     def products(self) -> int:
@@ -328,7 +340,16 @@ class WgmmaShape:
 
     @cached_property
     def weight_stage_bytes(self) -> int:
-        return self.tile.phases * self.piece_bytes
+        return self.visit_pieces * self.piece_bytes
+
+    @cached_property
+    def visit_pieces(self) -> int:
+        """The most pieces of a visit."""
+        if self.kind is WgmmaKind.UNIFORM:
+            return self.tile.phases
+        of_width = most_taps(self.layer.axes[2])
+        of_some = where(self.kind == WgmmaKind.ONE_PHASE, 1, of_width)
+        return where(self.kind == WgmmaKind.ALL_PHASES, math.prod(map(most_taps, self.layer.axes)), of_some)
 
     @cached_property
     def k_tile_pieces(self) -> int:
@@ -401,12 +422,20 @@ class WgmmaShape:
     @cached_property
     def accumulators(self) -> int:
         """Registers of a thread for them; exact ones leave those of a batch."""
-        return self.planes * self.tile.position_tiles * self.tile.phases * self.tile.channels // 2
+        phases = accumulated_phases(self.layer, self.tile.phases)
+        return self.planes * self.tile.position_tiles * phases * self.tile.channels // 2
 
 
 def _halo(axis: Axis, one_phase: bool) -> int:
     """The inputs around those of a block tile that its taps read; of `one_phase`, of the one that has the most."""
     return where(one_phase, (axis.taps_per_phase - 1) * axis.shift_period, halo(axis))
+
+
+def accumulated_phases(layer: Layer, phases: int) -> int:
+    """Of a block's phases, those that ever have a tap, and so have accumulators."""
+    every = math.prod(axis.phases_with_taps for axis in layer.axes)
+    of_row = where(phases == 1, 1, layer.axes[2].phases_with_taps * (phases // layer.stride[2]))
+    return where(phases == math.prod(layer.stride), every, of_row)
 
 
 def is_uniform(layer: Layer) -> bool:
