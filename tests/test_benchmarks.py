@@ -397,12 +397,13 @@ def test_kernels_of_other_machine_code_are_noticed(script: Script, tmp_path: Pat
     # Comments and names do not count.
     renamed = text.replace("DirectAccumulators", "DirectSums")
     products.write_text(f"// The same.\n#define DirectSums DirectAccumulators\n{renamed}", encoding="utf-8")
-    now = same_code.codes(SOURCE, [0])
-    assert same_code.codes(before, [0]) == now and same_code.codes(before, [99_999]) == [""]
+    first = next(iter(same_code.every_instance()))
+    now = same_code.codes(SOURCE, [first])
+    assert same_code.codes(before, [first]) == now and same_code.codes(before, ["no such instance"]) == [""]
     changed = text.replace("weights[first_weight + c], accumulator)", "weights[first_weight + c], -accumulator)")
     assert changed != text
     products.write_text(changed, encoding="utf-8")
-    assert same_code.codes(before, [0]) != now
+    assert same_code.codes(before, [first]) != now
 
 
 def test_results_of_the_same_machine_code_hold(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
