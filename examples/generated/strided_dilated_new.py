@@ -2,12 +2,13 @@
 #
 # ModelNew is the model file's Model, with its transposed convolutions on the CUDA kernels in this file.
 # torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.
-# The model file begins at line 423, the kernels at line 491.
+# The model file begins at line 433, the kernels at line 501.
 #
-#   conv_transpose2d  2-D 32→64 k3 s5 p1 d2 tf32_rna  direct: 4224 blocks of 128, 13312 bytes of shared memory
+#   conv_transpose2d  2-D 32→64 k3 s5 p1 d2 tf32_rna  wgmma: 132 blocks of 384, 220560 bytes of shared memory
+#                                                     any size: wgmma: 132 blocks of 384, 220560 bytes of shared memory
 #
 # Made for float32 only (others: --types), at any batch and map size.
-# Runs on CUDA cores from compute capability 7.5 on.
+# Runs on tensor cores of Hopper, 9.0.
 # All else PyTorch runs, with a warning that says why; ELSEWHERE below makes it an error.
 
 import functools
@@ -38,7 +39,8 @@ _Kernel = namedtuple(
 # The kernels of each layer, the fastest first.
 _RECORDED = {
     _Layer(32, 64, (3, 3), (5, 5), (1, 1), (2, 2), 1, False, torch.float32): [
-        _Kernel("direct", "conv_transpose2d", 0, shared_bytes=13312, tf32=True),
+        _Kernel("wgmma", "conv_transpose2d", 0, shared_bytes=220560, columns=4, tf32=True, weight_bytes=122880),
+        _Kernel("wgmma", "conv_transpose2d_any_size", 1, shared_bytes=220560, tf32=True, weight_bytes=122880),
     ],
 }
 
@@ -176,6 +178,11 @@ def _launch(launch, x, weight, bias, y):
         with torch.cuda.device(device):
             return _launch(launch, x, weight, bias, y)
     pointers = [x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr(), 0]
+    if kernel.weight_bytes:
+        # In this memory, prepared inputs lie behind prepared weights.
+        prepared = kernel.weight_bytes // x.element_size() + (x.numel() if kernel.prepares_inputs else 0)
+        prepared = x.new_empty(prepared)
+        pointers[4] = prepared.data_ptr()
     stream = torch._C._cuda_getCurrentRawStream(device.index)  # torch.cuda.current_stream() takes as long as a launch
     sizes = (launch.y_channels, x.shape[0], *launch.input_size, *launch.output_size)
     error = launch.run(kernel.place, stream, launch.gpu.multiprocessors, *pointers, *sizes)
@@ -191,6 +198,9 @@ def _run(launch, x, weight, bias):
 
 def _fill(y, launch, x, weight, bias):
     x, weight = x.contiguous(), weight.contiguous()
+    if launch.kernel.family != "direct":  # bulk copies need addresses that are multiples of 16 bytes
+        x = x.clone() if x.data_ptr() % 16 else x
+        weight = weight.clone() if weight.data_ptr() % 16 else weight
     bias = None if bias is None else bias.contiguous()
     if launch.samples >= launch.batch:
         return _launch(launch, x, weight, bias, y)
@@ -267,7 +277,7 @@ def _define(space):
     return defined
 
 # torch.compile and dispatch modes see a call as this one operator. Its namespace has the digest of this file.
-_OPERATOR = _define("tconv_39a897163fb0f249")
+_OPERATOR = _define("tconv_dde23eb9caf09020")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # modules keep their options like this
@@ -493,83 +503,116 @@ def get_init_inputs():
 
 # The CUDA text of the kernels, by family.
 _CUDA = {
-    "direct": r"""
+    "wgmma": r"""
 namespace tconv {
-// direct: transposed convolution on CUDA cores, for every problem and every GPU from sm_75 on. The other families of
-// kernels are measured against it.
+// wgmma: transposed convolution as an implicit GEMM on the tensor cores of Hopper, by wgmma.mma_async. Only sm_90a.
 //
-// Computes  y[n, co, o] = bias[co] + sum over ci and taps k of  x[n, ci, i] * weight[ci, co, k]  for all i, k with
-// o = i*stride + k*dilation - padding on each axis, inside each group. x, weight and y are contiguous.
+// Types: 16 bits, and float32 rounded to TF32 or exact. x and y are contiguous or channels_last and begin at multiples
+// of 16 bytes. `wgmma_weights` prepares the weights before this kernel; they are contiguous and begin at such a
+// multiple, too. If Tile::prepared_inputs, `wgmma_inputs` prepares the inputs.
 //
-// A position is one (n, qd, qh, qw). It owns stride_d * stride_h * stride_w neighbouring outputs. An output's phase is
-// its place among them: along the width its column phase, along depth and height its row phase. A slab is one depth of
-// a map. A warp owns a *run*: neighbouring positions of one row, or of several rows where maps are narrow. A block owns
-// some runs, and `kChannels` output channels of one group.
+// The matrices. A position q owns stride_d * stride_h * stride_w neighbouring outputs, its phases. Each tap of each
+// phase reads the input at q - shift. A block owns a block tile of positions, and some output channels of some phases:
 //
-// A run is `kColumns * kPositions` positions in each of 32 / `kColumns` rows. A block owns `kPositionLanes` / 32 runs
-// with all column phases that have taps. Lanes of a warp are neighbouring positions. A thread has all column phases of
-// every `kColumns`-th position of the run in registers, so a larger stride means more accumulators:
+//               input channels                rows: phases, output channels
+//              ................            ................................
+//   positions  : warpgroup 0  :     x      :  weights, read from shared   :     = accumulators, in registers:
+//   64 a tile  :..............:  channels  :  memory by the tensor core   :       positions x rows
+//              : warpgroup 1  :            :..............................:
+//              :..............:            both warpgroups read the same
+//              from shared memory by way
+//              of registers, rounded there
 //
-//            q    q+1  q+2        lane = position
-//          |a b c|a b c|a b c|    x: coalesced
-//           ^ one thread          weight: one address
+// A block adds these products over all k-tiles of input channels, and in each k-tile over its visits. A visit is the
+// work with one stage of weights: one shift, or, in blocks with few phases, one tap. Another stride changes how many
+// phases there are, and which phase has a tap at which shift. Positions are the first factor because wgmma takes that
+// one from registers: a lane can load its positions' inputs from any address. So a block tile has any form, and inputs
+// lie in shared memory as they do in global memory.
 //
-// Phases of height are *stacked*: a block works on one phase of depth at a time, and a thread has all phases of height
-// in registers, for `rows` neighbouring rows of positions. With two rows and stride 3 along height and width, a thread
-// has these outputs for each of its columns of positions:
+// The warps. There are at most as many blocks as multiprocessors; each block computes several block tiles in turn:
 //
-//          |a b c|
-//          |d e f|    An input is read once for all these outputs. A weight is read once for both rows of positions.
-//          |g h i|    The rows of outputs are stored together.
-//          |a b c|
-//          |d e f|
-//          |g h i|
+//   0-3, 4-7   consumers, two warpgroups: each multiplies 64 positions of each tile by all rows and stores the outputs
+//   8          producer of weights: one lane loads the weights of visit after visit, by cp.async.bulk
+//   9-11       producers of inputs: load k-tile after k-tile of the block tile and the halo around it
 //
-// A thread has several positions, so each weight from shared memory serves several products, and several output
-// channels, so each input does too. Weights lie in shared memory as [row tap][input channel][tap of the phase][column
-// phase][output channel]: the weights that one thread multiplies with one input lie together.
+// Shared memory, in this order, as far as the layer needs it. A stage is filled again when all consumers have read it,
+// so the next block tile's inputs arrive while this one's outputs are stored:
 //
-// All weights of a block fit into shared memory, so they are *resident*: the block loads them once. It then walks over
-// the runs with the stride of the grid. At each step it computes all row phases in turn, so that neighbouring rows are
-// read and written at nearly the same time.
+//   | weights     | inputs      | raw inputs, to be | outputs, staged   | where inputs lie | barriers: full and
+//   | stages      | stages      | transposed        | by each warpgroup | in global memory | empty, of each stage
 //
-// Inputs are read through the L1 cache.
+// Waits. A consumer waits for the mbarrier "full": a producer's copies have landed. A producer waits for "empty": the
+// inputs are in the consumers' registers, or the products that read the weights are done. A consumer has two batches of
+// products on their way; wgmma.wait_group waits for the older batch before the consumer overwrites its fragments.
+// Named barriers 1 and 2 enclose the outputs that warpgroup 0 or 1 stages. Named barrier 3 joins warps 9-11.
 //
-// Not-a-number: an input outside the map counts as 0 and is multiplied like others. An infinite or NaN *weight* thus
-// also reaches border outputs whose taps read there. Non-finite inputs reach exactly the outputs that depend on them.
+// The kernel may begin while its weights are prepared; it waits before it reads them. Before that wait it reads only
+// data that was there when the preparing kernel began, and it stores nothing.
 //
-// Sizes: one plane of a channel and the number of runs must stay below 2^31 unless Index has 64 bits (wide_index).
-// Other offsets always have 64 bits. Every axis must stay below 2^31 - stride - padding.
+// Rounding: weights when they are prepared, inputs from shared memory to fragments, outputs once, after the epilogue.
+//
+// Not-a-number: an input outside the map counts as 0. An infinite or NaN input or weight reaches the outputs that
+// depend on it. Such a weight also reaches outputs whose input is outside the map, as 0 * infinity.
+//
+// Sizes: the channels of a block tile's inputs must stay below 2^31 unless wide_index; the rest is 64-bit.
 
 // Of the layer.
 constexpr int kGroupInChannels = 32, kGroupOutChannels = 64;
 // Of the tile: what a block, a warp and a thread have.
-constexpr int kPositionLanes = 128, kColumns = 32, kPositions = 2, kChannels = 2, kPhases = 3, kKTileRows = 3,
-    kKTileChannels = 32, kUnroll = 8;
+constexpr int kChannels = 64, kKTileSteps = 4, kInputStages = 3, kWeightStages = 6;
 constexpr int kKernel = 3;
 constexpr int kStride = 5;
-constexpr int kBlockRuns = kPositionLanes / 32;
-constexpr int kRunColumns = kColumns * kPositions;
-constexpr int kRunOutputs = kRunColumns * kStride;  // in one row
-constexpr int kChannelBlocks = (kGroupOutChannels + kChannels - 1) / kChannels;
-// Weights lie as [row tap][input channel][tap][phase][output channel]. A thread loads `items_at_once` weights at a
-// time: all of one row tap and input channel if they are few, else all of one tap, or of one tap and phase.
-constexpr int kTapItems = kPhases * kChannels;
-constexpr int kAccumulatorBytes = 4;
-constexpr int kPaddingTo = 16 / kAccumulatorBytes;
-constexpr int kChannelItems = (kTapItems + kPaddingTo - 1) / kPaddingTo * kPaddingTo;
-constexpr int kRowItems = kKTileChannels * kChannelItems;
-constexpr int kWeightItems = kKTileRows * kRowItems;
-constexpr int kExchangePitch = 32;
-constexpr int kExchangeSteps = kPositions * kStride;  // of 32 items, for one line
-constexpr int kLineSteps = kExchangeSteps + 1;
-constexpr int kExchangeLineItems = kExchangeSteps * kExchangePitch;
-// Enough lines at once, about 16 steps, that loads from shared memory do not wait for each other.
-constexpr int kExchangeLines = 2;
-constexpr int kWarpItems = kExchangeLines * kExchangeLineItems;  // of a warp's buffer
-constexpr int kExchangeItems = kBlockRuns * kWarpItems;
-constexpr int kSharedItems = kWeightItems + kExchangeItems;
-constexpr int kSharedBytes = kAccumulatorBytes * kSharedItems;
+constexpr int kDilation = 2;
+constexpr int kShiftsCount = 2;
+// The most taps that read at one shift.
+constexpr int kShiftsMostTaps = (kStride + kDilation - 1) / kDilation;
+constexpr int kItemBytes = 4;
+constexpr int kStepChannels = 32 / kItemBytes;
+constexpr int kConsumers = 2;
+constexpr int kThreads = 128 * (kConsumers + 1);
+constexpr int kLoaders = 96;
+constexpr int kPhases = kStride * kStride;
+constexpr int kPhaseSets = kPhases / 5;
+constexpr int kTaps = kKernel * kKernel;
+constexpr int kProducts = 5;
+constexpr int kAccumulated = 26;
+constexpr int kAccumulatedProducts = 3;
+constexpr int kBatchSteps = 2;
+constexpr int kBatches = 2;  // that have fragments in registers
+constexpr int kKTileBytes = kKTileSteps * 32;
+constexpr int kKTileChannels = kKTileBytes / kItemBytes;
+constexpr int kPositionNumbers = 64 * kConsumers;  // of a tile of positions, over both warpgroups
+constexpr int kBlockTilePositions = 128;
+constexpr int kRowPatches = 33;
+// Registers of a thread that multiplies, and of a thread that loads: a multiprocessor has 65,536.
+constexpr int kConsumerRegisters = 208;
+constexpr int kProducerRegisters = 504 - 2 * kConsumerRegisters;
+constexpr int kChannelBytes = 544;
+constexpr int kInputStageBytes = kKTileChannels * kChannelBytes;
+constexpr int kThreadPatches = 3;
+constexpr int kKTileVectors = kKTileBytes / 16;
+constexpr int kPieceBytes = kChannels * kKTileBytes;
+constexpr int kWeightStageBytes = kShiftsMostTaps * kPieceBytes;
+constexpr long long kSetBytes = 24576;
+constexpr long long kWeightBytes = kPhaseSets * kSetBytes;
+// A thread prepares every second 16-byte vector of one tap, output channel and k-tile.
+constexpr long long kPreparingItems = 1152;
+// A warpgroup stages contiguous outputs, to store whole rows, as `staged[channel][position][phase]`: some channels of
+// a tile, with `run` phases that are neighbours in memory. Lanes that write eight positions of four channels find
+// different banks.
+constexpr int kRun = 5;
+constexpr int kStagedChannels = 8;
+constexpr int kStagedPitch = 64 * kRun + 4;
+constexpr int kStagedBytes = kStagedChannels * kStagedPitch * 4;
+// The most neighbouring outputs of a row that are stored at once, if rows are aligned.
+constexpr int kMostWidth = 4;
+constexpr int kInputsAt = kWeightStages * kWeightStageBytes;
+constexpr int kRawAt = kInputsAt + kInputStages * kInputStageBytes;
+constexpr int kOffsetsAt = kRawAt + kConsumers * kStagedBytes;
+constexpr int kSharedBytes = kOffsetsAt + 16 * (kWeightStages + kInputStages);
+// How many neighbouring channels a thread has. channels_last outputs: it stores them together.
+constexpr int kChannelWidth = 2;
+constexpr int kVectorItems = 4;
 
 #define TCONV_UNROLL _Pragma("unroll")
 #define TCONV_CONSTANT __host__ __device__ constexpr
@@ -579,10 +622,119 @@ constexpr int kSharedBytes = kAccumulatorBytes * kSharedItems;
 #define TCONV_SHARED(name)                                      \
   extern __shared__ __align__(1024) unsigned char tconv_shared[]; \
   unsigned char* name = tconv_shared
+
+// A thread's own asynchronous copies of `Bytes` bytes (4, 8 or 16, aligned to their number) from global to shared
+// memory. A group has at most `OfGroup` copies; at most `Groups` groups are on their way at once. Where a copy is not
+// `present`, zeros are written and the address is not read. `wait<N>` returns when all groups but the last N have
+// landed. They are then visible to the thread itself, and to others after a barrier. PTX cp.async,
+// cp.async.commit_group and cp.async.wait_group.
+template <int Bytes> TCONV_DEVICE void copy_item(void* shared, const void* global, int bytes) {
+  const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+  if (Bytes == 16)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(bytes) : "memory");
+  else
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(global), "n"(Bytes == 16 ? 8 : Bytes),
+        "r"(bytes) : "memory");
+}
 #endif
+
+// Waits until the kernel before this one has ended and its writes are visible. A kernel that was launched to overlap
+// must not touch them earlier. PTX griddepcontrol.wait; before sm_90 kernels never overlap.
+TCONV_DEVICE void wait_for_kernel_before() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+TCONV_CONSTANT int greatest_common_divisor(int a, int b) { return b == 0 ? a : greatest_common_divisor(b, a % b); }
+template <class Number> TCONV_CONSTANT Number ceil_div(Number a, Number b) { return (a + b - 1) / b; }
+TCONV_CONSTANT int power_of_two_from(int value) {
+  int power = 1;
+  while (power < value) power *= 2;
+  return power;
+}
+
+// The bits that are set: of each two, of each four, of each byte, of all. Compilers fold it where they do not a loop.
+TCONV_CONSTANT int bit_count(unsigned bits) {
+  const unsigned twos = bits - (bits >> 1 & 0x55555555u), fours = (twos & 0x33333333u) + (twos >> 2 & 0x33333333u);
+  return static_cast<int>((fours + (fours >> 4) & 0x0f0f0f0fu) * 0x01010101u >> 24);
+}
 
 // 0 <= index < count, in one comparison.
 TCONV_DEVICE bool in_range(int index, int count) { return static_cast<unsigned>(index) < static_cast<unsigned>(count); }
+
+// The number whose product with `value` is 1 modulo `modulus`, by Euclid's algorithm; the two must be coprime.
+TCONV_CONSTANT int modular_inverse(int value, int modulus) {
+  long long low = 0, high = 1, rest = modulus, left = value % modulus;
+  while (left > 1) {
+    const long long quotient = rest / left, next_rest = rest % left, next = low - quotient * high;
+    rest = left, left = next_rest, low = high, high = next;
+  }
+  return modulus == 1 ? 0 : static_cast<int>((high % modulus + modulus) % modulus);
+}
+
+// One spatial axis of a layer. Tap k and input i meet at output i*stride + k*dilation - padding. Let phase be output
+// modulo stride, and position q output / stride, rounded down. Each tap belongs to one phase, and tap k reads input
+// q - shift_of(k). The taps of one phase lie tap_period apart and read inputs that lie shift_period apart. Example with
+// kernel 4, stride 2, padding 1:
+//
+//          phase   taps    inputs     Another stride has another table; the formulas stay.
+//            0     1, 3    q, q - 1
+//            1     0, 2    q + 1, q
+template <int Kernel, int Stride, int Padding, int Dilation> struct Axis {
+  static constexpr int kernel = Kernel, stride = Stride, padding = Padding, dilation = Dilation;
+  static constexpr int common = greatest_common_divisor(stride, dilation);
+  static constexpr int tap_period = stride / common, shift_period = dilation / common;
+
+  // (tap * dilation - padding) / stride, rounded down also where it is negative.
+  static TCONV_CONSTANT int shift_of(int tap) {
+    constexpr int cut_off = ceil_div(padding, stride);
+    const long long distance = static_cast<long long>(tap) * dilation + (cut_off * stride - padding);
+    return static_cast<int>(distance / stride) - cut_off;
+  }
+
+  // The first tap of a phase, or `kernel` if it has none.
+  static TCONV_CONSTANT int first_tap(int phase) {
+    constexpr int inverse = modular_inverse(shift_period % tap_period, tap_period);
+    const int distance = (phase + padding % stride) % stride;
+    if (distance % common != 0) return kernel;
+    int tap = distance / common;
+    if (inverse > 1) tap = static_cast<int>(static_cast<long long>(tap) * inverse % tap_period);
+    return tap < kernel ? tap : kernel;
+  }
+
+  static TCONV_CONSTANT int taps(int phase) { return ceil_div(kernel - first_tap(phase), tap_period); }
+};
+
+// The inputs that the taps of one axis read: position q reads q - shift, for `count` shifts from `lowest` on, `step`
+// apart. Shifts have numbers from 0 on.
+template <class Axis> struct Shifts {
+  static constexpr int lowest = Axis::shift_of(0), highest = Axis::shift_of(Axis::kernel - 1);
+  static constexpr int step = Axis::stride == 1 ? Axis::dilation : 1, count = (highest - lowest) / step + 1;
+  static constexpr int halo = highest - lowest;
+
+  // The tap through which a phase reads at shift number `number`; -1 if there is none.
+  static TCONV_CONSTANT int tap(int phase, int number) {
+    const long long distance =
+        static_cast<long long>(phase) + Axis::padding + static_cast<long long>(lowest + number * step) * Axis::stride;
+    return distance < 0 || distance % Axis::dilation != 0 || distance / Axis::dilation >= Axis::kernel ? -1
+        : static_cast<int>(distance / Axis::dilation);
+  }
+
+  // The distance from a position's input at the highest shift, the first of its halo, to its input at shift `number`.
+  static TCONV_CONSTANT int behind(int number) { return halo - number * step; }
+
+  // The taps that read at shift `number`, each of another phase: the first of them, and their number.
+  static TCONV_CONSTANT int first_tap(int number) {
+    const long long distance = Axis::padding + static_cast<long long>(lowest + number * step) * Axis::stride;
+    return distance < 0 ? 0 : static_cast<int>((distance + Axis::dilation - 1) / Axis::dilation);
+  }
+  static TCONV_CONSTANT int taps(int number) {
+    const long long behind = Axis::padding + static_cast<long long>(lowest + number * step + 1) * Axis::stride;
+    const long long next = (behind + Axis::dilation - 1) / Axis::dilation;
+    return static_cast<int>(next < Axis::kernel ? next : Axis::kernel) - first_tap(number);
+  }
+};
 
 // A factor of a product, rounded to TF32 where the precision says so. The result equals PTX cvt.rn.tf32.f32 (from sm_90
 // on) and cvt.rna.tf32.f32 (from sm_80 on). Integers do it on every GPU, and faster for kernels on CUDA cores.
@@ -594,43 +746,40 @@ TCONV_DEVICE float operand(float value) {
   return __uint_as_float((bits + half_unit) & 0xffffe000u);
 }
 
-// The sizes of a problem, and the number of multiprocessors of the GPU. Axes are depth, height and width.
-struct Sizes { int multiprocessors, batch, input[3], output[3]; };
-
-// The launch of a kernel, and of two kernels before it that prepare its weights and its inputs. These have 0 blocks if
-// the kernel takes weights or inputs as they are. `counted`, the highest number in a kernel's count of blocks or works,
-// must stay below 2^31. If `wide_index`, offsets reach 2^31, and the layer's Index must have 64 bits.
-struct Launch {
-  long long blocks, counted;
-  int threads, shared_bytes;
-  bool wide_index;
-  long long weight_blocks, weight_bytes;
-  int input_blocks, input_shared_bytes;
-};
-
-constexpr long long index_limit = 1ll << 31;
-
-// The number of elements of one channel.
-TCONV_CONSTANT long long plane_of(const int (&sizes)[3]) {
-  return static_cast<long long>(sizes[0]) * sizes[1] * sizes[2];
-}
-TCONV_CONSTANT long long larger(long long a, long long b) { return a < b ? b : a; }
-
-// The same value, hidden from the compiler. The compiler then keeps a common part of several addresses in a register
-// and does not compute each address anew.
+// The same value, hidden from the compiler anew at each call (the asm is volatile). In a loop, the compiler then cannot
+// compute values that depend on it before the loop and hold registers for them.
 #if !defined(TCONV_EMULATOR)
-TCONV_DEVICE long long kept(long long value) {
-  asm("" : "+l"(value));
-  return value;
-}
-template <class T> TCONV_DEVICE const T* kept(const T* value) {
-  asm("" : "+l"(value));
+TCONV_DEVICE int renewed(int value) {
+  asm volatile("" : "+r"(value));
   return value;
 }
 #endif
 
 // N elements that are loaded or stored at once; the address must be a multiple of their size.
 template <class T, int N> struct alignas(sizeof(T) * N) TCONV_MAY_ALIAS Vector { T values[N]; };
+
+// Stores 2, 4, 8 or 16 bytes, aligned to their number, by one PTX st.global. From C++, compilers split the store of a
+// vector whose items come from distant registers.
+#if !defined(TCONV_EMULATOR)
+template <int Bytes> TCONV_DEVICE void store_words(void* address, const unsigned (&words)[(Bytes + 3) / 4]);
+
+template <> TCONV_DEVICE void store_words<4>(void* address, const unsigned (&words)[1]) {
+  asm volatile("st.global.b32 [%0], %1;" ::"l"(address), "r"(words[0]) : "memory");
+}
+template <> TCONV_DEVICE void store_words<8>(void* address, const unsigned (&words)[2]) {
+  asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(address), "r"(words[0]), "r"(words[1]) : "memory");
+}
+template <> TCONV_DEVICE void store_words<16>(void* address, const unsigned (&words)[4]) {
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(words[0]), "r"(words[1]), "r"(words[2]),
+      "r"(words[3]) : "memory");
+}
+#endif
+template <class T, int N> TCONV_DEVICE void store_vector(T* address, const Vector<T, N>& vector) {
+  constexpr int bytes = N * static_cast<int>(sizeof(T)), count = (bytes + 3) / 4;
+  unsigned words[count];
+  TCONV_UNROLL for (int i = 0; i < count; ++i) words[i] = __float_as_uint(vector.values[i]);
+  store_words<bytes>(address, words);
+}
 
 TCONV_CONSTANT int vector_width(int count, int item_bytes) {
   int width = 16 / item_bytes;
@@ -649,215 +798,937 @@ template <class T, int N> TCONV_DEVICE void load_shared(const T* address, T (&va
   }
 }
 
-TCONV_CONSTANT int axis_positions(int output_size) { return (output_size - 1) / kStride + 1; }
-
-// The first tap of a phase, or `kernel` if it has none.
-TCONV_CONSTANT int axis_first_tap(int phase) {
-  const int distance = phase % kStride;
-  int tap = distance;
-  tap = static_cast<int>(static_cast<long long>(tap) * 3 % kStride);
-  return tap < kKernel ? tap : kKernel;
+// As `operand`, by one instruction where the GPU has it.
+TCONV_DEVICE float matrix_operand(float value) {
+#if __CUDA_ARCH__ >= 800
+  {
+    unsigned rounded;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(value));
+    return __uint_as_float(rounded);
+  }
+#endif
+  return operand(value);
 }
 
-// The accumulators of an output row; -1 for a row that no tap reaches.
-TCONV_CONSTANT int direct_accumulator_row_of_output(int output_row) {
-  const int tap = axis_first_tap(output_row % kStride);
-  return tap < kKernel ? (output_row / kStride * kKernel + tap) : -1;
+// The swizzled offset of a byte of a product's second factor in shared memory. Rows have 64 or 128 bytes; the first
+// begins at a multiple of 8 * row_bytes. The order of 16-byte vectors in a row changes every 128 bytes (PTX's 64- or
+// 128-byte swizzle), so that the same vector of eight rows lies in different banks.
+TCONV_CONSTANT int swizzled(int offset) { return offset ^ (offset >> 7 & (kKTileBytes / 16 - 1)) << 4; }
+
+#if !defined(TCONV_EMULATOR)
+// PTX's matrix descriptor for 32 bytes along k of such rows, from address `shared` on. `at` gives the descriptor that
+// begins `bytes`, a multiple of 16, further: at the next 32 bytes along k, or at other rows.
+template <int RowBytes> struct FactorRows {
+  unsigned long long descriptor;
+
+  explicit TCONV_DEVICE FactorRows(const void* shared)
+      : descriptor((static_cast<unsigned>(__cvta_generic_to_shared(shared)) >> 4 & 0x3fffu) | 1ull << 16 |
+                   static_cast<unsigned long long>(RowBytes / 2) << 32 | (RowBytes == 128 ? 1ull : 2ull) << 62) {}
+  TCONV_DEVICE unsigned long long at(int bytes) const { return descriptor + bytes / 16; }
+};
+
+// Sets the registers of each thread of a warpgroup to `Count`, out of the block's registers. All its warps call this.
+// `take_registers` waits until other warpgroups have given enough. PTX setmaxnreg.
+template <int Count>
+TCONV_DEVICE void take_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Count)); }
+template <int Count>
+TCONV_DEVICE void give_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Count)); }
+
+// Registers of accumulators, eight at a time: their numbers in the text of an instruction, and their constraints.
+#define TCONV_OCTET(n)                                                                                    \
+  "+f"(accumulators[n]), "+f"(accumulators[n + 1]), "+f"(accumulators[n + 2]), "+f"(accumulators[n + 3]), \
+      "+f"(accumulators[n + 4]), "+f"(accumulators[n + 5]), "+f"(accumulators[n + 6]), "+f"(accumulators[n + 7])
+
+// The instruction for `Rows` rows of the second factor, PTX's N.
+template <class Factor, int Rows> struct WarpgroupProduct;
+template <> struct WarpgroupProduct<float, 64> {
+  static TCONV_DEVICE void add(float (&accumulators)[32], const unsigned (&a)[4], unsigned long long factor) {
+    asm volatile("{ .reg .pred adds; setp.eq.b32 adds, 0, 0; wgmma.mma_async.sync.aligned.m64n64k8.f32.tf32.tf32 {%0, "
+        "%1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22,"
+        " %23, %24, %25, %26, %27, %28, %29, %30, %31}, {%32, %33, %34, %35}, %36, adds, 1, 1; }"
+                 : TCONV_OCTET(0), TCONV_OCTET(8), TCONV_OCTET(16), TCONV_OCTET(24)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(factor));
+  }
+};
+
+// Begins an accumulator with a value here: the compiler cannot move this between products that are on their way.
+TCONV_DEVICE void begin_accumulator(float& accumulator, float value) {
+  accumulator = value;
+  asm volatile("" : "+f"(accumulator));
 }
 
-TCONV_CONSTANT Launch direct_launch(const Sizes& sizes) {
-  const long long runs_a_row = (axis_positions(sizes.output[2] + 1) - 1) / kRunColumns + 1;
-  const long long row_groups = static_cast<long long>(sizes.batch) * sizes.output[0] *
-                               axis_positions(sizes.output[1] + 1);
-  const long long runs = row_groups * runs_a_row, all = (runs - 1) / kBlockRuns + 1;
-  // Blocks with resident weights walk over the runs, so 32 blocks a multiprocessor are enough.
-  const long long most = larger(1, 32ll * sizes.multiprocessors / kChannelBlocks);
+// Asynchronous products of a warpgroup, in groups: accumulators += A * B for 64 rows of A, 16 in each warp, and `Rows`
+// rows of B, over 32 bytes of each along k. A lies in registers, B in shared memory. A lane's fragments of A, and of
+// the accumulators for every 8 rows of B, are as in PTX mma.sync's m16n8k8 (TF32, the low 13 bits are ignored) or
+// m16n8k16. `wait<N>` returns when all groups but the last N are done. Before that, no thread may touch their
+// accumulators or `a`, or write their rows of B.
+struct WarpgroupProducts {
+  TCONV_DEVICE void begin_group() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+  template <class Factor, int Rows, int RowBytes>
+  TCONV_DEVICE void add(float (&accumulators)[Rows / 2], const unsigned (&a)[4], const FactorRows<RowBytes>& b,
+                        int bytes) { WarpgroupProduct<Factor, Rows>::add(accumulators, a, b.at(bytes)); }
+  TCONV_DEVICE void end_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+  template <int N> TCONV_DEVICE void wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory"); }
+};
+
+// A barrier is 8 aligned bytes of shared memory, made for a number of arrivals. Its phase ends when these arrivals have
+// happened and all expected bytes have landed; the next phase begins at once. A thread that waits for phase n passes
+// the parity n % 2. It then sees all that arriving threads wrote before they arrived. On a new barrier, a wait for
+// parity 1 returns at once: so a producer finds its stages empty.
+TCONV_DEVICE unsigned shared_address(const void* shared) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(shared));
+}
+TCONV_DEVICE void make_barrier(void* barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
+}
+// Makes barriers visible to copies. The thread that made them calls this after its last `make_barrier`; a
+// `__syncthreads` must follow.
+TCONV_DEVICE void show_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+TCONV_DEVICE void arrive(void* barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+TCONV_DEVICE void arrive_and_expect(void* barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+               : "memory");
+}
+TCONV_DEVICE void wait(void* barrier, unsigned parity) {
+  asm volatile("{ .reg .pred over; again: mbarrier.try_wait.parity.shared::cta.b64 over, [%0], %1; @!over bra again; }"
+      ::"r"(shared_address(barrier)), "r"(parity) : "memory");
+}
+
+// A barrier of `Count` threads of a block, in whole warps; it orders their memory. `number` is 1 to 15, as
+// __syncthreads has 0. PTX bar.sync.
+template <int Count>
+TCONV_DEVICE void meet(int number) { asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(Count) : "memory"); }
+
+// One thread begins a copy of `bytes` bytes to shared memory; addresses and `bytes` are multiples of 16. The barrier
+// counts the bytes that have landed, which a thread must expect there. PTX cp.async.bulk.
+TCONV_DEVICE void copy_to_shared(void* shared, const void* global, int bytes, void* barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+      ::"r"(shared_address(shared)), "l"(global), "r"(bytes), "r"(shared_address(barrier)) : "memory");
+}
+
+// A thread's copies of `Bytes` bytes, as in `ThreadCopies`. After `arrive` the thread goes on at once; its arrival at
+// the barrier happens when all its copies have landed. PTX cp.async.mbarrier.arrive.noinc.
+template <int Bytes> struct ArrivingCopies {
+  TCONV_DEVICE void begin(void* shared, const void* global, bool present) {
+    copy_item<Bytes>(shared, global, present ? Bytes : 0);
+  }
+  TCONV_DEVICE void arrive(void* barrier) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
+  }
+};
+#endif
+
+// The sizes of a problem, and the number of multiprocessors of the GPU. Axes are depth, height and width.
+struct Sizes { int multiprocessors, batch, input[3], output[3]; };
+
+// The launch of a kernel, and of two kernels before it that prepare its weights and its inputs. These have 0 blocks if
+// the kernel takes weights or inputs as they are. `counted`, the highest number in a kernel's count of blocks or works,
+// must stay below 2^31. If `wide_index`, offsets reach 2^31, and the layer's Index must have 64 bits.
+struct Launch {
+  long long blocks, counted;
+  int threads, shared_bytes;
+  bool wide_index;
+  long long weight_blocks, weight_bytes;
+  int input_blocks, input_shared_bytes;
+};
+
+constexpr long long index_limit = 1ll << 31;
+// Threads in a block that prepares weights or inputs.
+constexpr int preparing_threads = 256;
+
+// The number of elements of one channel.
+TCONV_CONSTANT long long plane_of(const int (&sizes)[3]) {
+  return static_cast<long long>(sizes[0]) * sizes[1] * sizes[2];
+}
+TCONV_CONSTANT long long larger(long long a, long long b) { return a < b ? b : a; }
+
+// An image and a position in it: a block tile's first one, or one counted from there.
+struct BlockTilePosition { int image, depth, row, column; };
+
+// The position with the given number in a block tile. A slab has `block_tile_rows` rows. Columns are numbered first,
+// images last.
+template <class Kernel> TCONV_DEVICE BlockTilePosition position_in_block_tile(int number, int block_tile_rows) {
+  const int column = number % Kernel::block_tile_columns, rows = number / Kernel::block_tile_columns;
+  const int row = rows % block_tile_rows, slabs = rows / block_tile_rows;
+  return {slabs, 0, row, column};
+}
+
+// The block tiles over maps with the given numbers of positions. They are numbered like positions.
+template <class Kernel> struct BlockTiles {
+  int columns, rows, depths;
+
+  TCONV_DEVICE BlockTiles(int depth_positions, int row_positions, int column_positions)
+      : columns(ceil_div(column_positions, Kernel::block_tile_columns)),
+        rows(ceil_div(row_positions, Kernel::block_tile_rows)),
+        depths(depth_positions) {}
+
+  TCONV_DEVICE int count(int batch) const { return columns * rows * depths * batch; }
+  TCONV_DEVICE BlockTilePosition block_tile(int number) const {
+    const int row = number / columns, depth = row / rows;
+    return {depth / depths, depth % depths, row % rows * Kernel::block_tile_rows,
+            number % columns * Kernel::block_tile_columns};
+  }
+};
+
+// The input of a block's group. The halo is the box of all inputs around a block tile that its taps can read; `Shape`
+// has its sizes.
+template <class Kernel> struct InputMap {
+  int batch, depths, rows, columns;
+  int plane;
+  const float* first;  // of the block tile's first image and the block's group
+
+  TCONV_DEVICE InputMap(int batch, int depths, int rows, int columns) : batch(batch), depths(depths), rows(rows),
+      columns(columns), plane(depths * rows * columns) {}
+
+  struct Place {
+    int image;
+    int position;   // in one channel of the image
+    bool inside;      // whether the column exists, too
+  };
+  // The place of an input in the halo. The halo's rows are counted through all its slabs and images.
+  TCONV_DEVICE Place place(const BlockTilePosition& halo, int halo_row, int halo_column) const {
+    const int slab = halo_row / Kernel::halo_rows;
+    const int column = halo.column + halo_column, row = halo.row + halo_row % Kernel::halo_rows, depth = halo.depth;
+    const bool row_inside = halo.image + slab < batch && in_range(depth, depths) && in_range(row, rows);
+    return {slab, (depth * rows + row) * columns + column, row_inside && in_range(column, columns)};
+  }
+};
+
+// The launch of a kernel whose blocks own block tiles. A work is one block tile with one set of weights. Blocks that
+// `walk` share the works evenly; there are at most `at_once` of them, a multiple of `together`, so that with as many
+// weight sets a block keeps its set. Other blocks have one work each. An offset within a block spans at most
+// `input_reach` channels of the input and `output_reach` of the output.
+template <class Kernel>
+TCONV_CONSTANT Launch block_tiles_launch(const Sizes& sizes, const int (&positions)[3], int at_once) {
+  const long long works = static_cast<long long>(kPhaseSets) * sizes.batch * positions[0] *
+      ceil_div(positions[1], Kernel::block_tile_rows) * ceil_div(positions[2], Kernel::block_tile_columns);
+  const long long most = larger(1, at_once), turns = ceil_div(works, most);
   Launch launch = {};
-  launch.counted = launch.blocks = kChannelBlocks * (most < all ? most : all);
-  launch.threads = kPositionLanes, launch.shared_bytes = kSharedBytes;
-  // A block's walk ends beyond the last run, by less than the number of runs: hence the factor 2.
-  launch.wide_index = larger(2 * (row_groups + runs + kBlockRuns),
-                             larger(plane_of(sizes.input), plane_of(sizes.output))) >= index_limit;
+  launch.blocks = ceil_div(works, turns);
+  launch.counted = works + launch.blocks;  // a walk ends beyond the last work, by less than a grid
+  launch.threads = kThreads, launch.shared_bytes = kSharedBytes;
+  launch.wide_index = larger(plane_of(sizes.input) * kGroupInChannels, plane_of(sizes.output)) >= index_limit;
+  launch.weight_blocks = (kPreparingItems + static_cast<long long>(preparing_threads) - 1) /
+      static_cast<long long>(preparing_threads);
+  launch.weight_bytes = kWeightBytes;
   return launch;
 }
 
-// The accumulators of a thread: one for each of its rows, column phases, positions and output channels.
-struct DirectAccumulators { float values[kKernel][kPhases][kPositions][kChannels]; };
+// Splits a number below `Count` into digits of mixed bases, the fastest digit first. Divides in 32 bits where `Count`
+// allows it, as 64 bits take much longer.
+struct Digits {
+  using Number = int;
+  Number rest;
 
-// Adds the products of one stage of weights, a group of `unroll` input channels at a time.
-//
-// The stage has `channels` input channels. A thread takes every `splits`-th group of them, from group `split` on. With
-// `ahead`, it loads the inputs of its next group while it multiplies. The other parameters are as in `direct_load`.
-TCONV_DEVICE void direct_multiply(const float* stage_weights, const float* stage_x, int stage_column,
-    const int (&columns)[1], int plane, DirectAccumulators& accumulators) {
-  const float* own_weights = stage_weights;
-  const float* from = stage_x;
-  float inputs[kUnroll][kPositions];
-#pragma unroll 1
-  for (int group = 0; group < kKTileChannels; group += kUnroll) {
-    // Loads the inputs of one group of channels, and rounds them as operands. Places outside the input are 0.
-    TCONV_UNROLL for (int k = 0; k < kUnroll; ++k)
-      TCONV_UNROLL for (int p = 0; p < kPositions; ++p) {
-        // Only the load is conditional, which makes a predicate. More would make a branch, and loads would then wait
-        // for each other.
-        float input{};
-        if (in_range(stage_column + p * kColumns, columns[0]))
-          input = __ldg(from + k * static_cast<long long>(plane) + p * kColumns);
-        inputs[k][p] = operand(input);
-      }
-    from += kUnroll * static_cast<long long>(plane);
-    // Adds the products of one group of `unroll` input channels to the accumulators.
-    TCONV_UNROLL for (int k = 0; k < kUnroll; ++k)
-      TCONV_UNROLL for (int row_tap = 0; row_tap < kKernel; ++row_tap) {
-        const float* const row_weights = own_weights + row_tap * kRowItems + k * kChannelItems;
-        float weights[kChannelItems];
-        load_shared(row_weights, weights);
-        TCONV_UNROLL for (int a = 0; a < kPhases; ++a) {
-          const int item = a * kChannels;
-          TCONV_UNROLL for (int p = 0; p < kPositions; ++p)
-            TCONV_UNROLL for (int c = 0; c < kChannels; ++c) {
-              float& accumulator = accumulators.values[row_tap][a][p][c];
-              accumulator = fmaf(inputs[k][p], weights[item + c], accumulator);
-            }
-        }
-      }
-    own_weights += kUnroll * kChannelItems;
+  TCONV_DEVICE explicit Digits(long long number) : rest(static_cast<Number>(number)) {}
+
+  TCONV_DEVICE int next(int base) {
+    const int digit = static_cast<int>(rest % base);
+    rest /= base;
+    return digit;
+  }
+};
+
+// The address of a weight: tap `tap` of the filter from an input channel to an output channel, both counted inside the
+// group. Weights lie as [group][input channel][output channel][tap].
+TCONV_DEVICE const float* weight_at(const float* weight, int group, int in_channel, int out_channel, int tap) {
+  const long long filter =
+      (static_cast<long long>(group) * kGroupInChannels + in_channel) * kGroupOutChannels + out_channel;
+  return weight + filter * (kKernel * kKernel) + tap;
+}
+
+TCONV_CONSTANT int depth_positions(int output_size) { return output_size; }
+
+TCONV_CONSTANT int axis_positions(int output_size) { return (output_size - 1) / kStride + 1; }
+
+// How many products before this one have accumulators.
+TCONV_CONSTANT int wgmma_accumulators_before(int product) { return bit_count(kAccumulated & ((1u << product) - 1)); }
+
+// The row of a block's weights that holds a channel. A thread has two of each eight rows; rows are dealt out such
+// that a thread's channels are neighbours.
+TCONV_CONSTANT int wgmma_row_of(int channel) {
+  const int in_group = channel % (4 * kChannelWidth), own = in_group % kChannelWidth;
+  return channel - in_group + own / 2 * 8 + in_group / kChannelWidth * 2 + own % 2;
+}
+
+// The taps that read at shift `number`, each of another phase: the first of them, and their number.
+TCONV_CONSTANT int shifts_first_tap(int number) {
+  const long long distance = 1 + static_cast<long long>(-1 + number) * kStride;
+  return distance < 0 ? 0 : static_cast<int>((distance + kDilation - 1) / kDilation);
+}
+
+TCONV_CONSTANT int shifts_taps(int number) {
+  const long long behind = 1 + static_cast<long long>(-1 + number + 1) * kStride;
+  const long long next = (behind + kDilation - 1) / kDilation;
+  return static_cast<int>(next < kKernel ? next : kKernel) - shifts_first_tap(number);
+}
+
+// The tap through which a phase reads at shift number `number`; -1 if there is none.
+TCONV_CONSTANT int shifts_tap(int phase, int number) {
+  const long long distance = static_cast<long long>(phase) + 1 + static_cast<long long>(-1 + number) * kStride;
+  return distance < 0 || distance % kDilation != 0 || distance / kDilation >= kKernel ? -1
+      : static_cast<int>(distance / kDilation);
+}
+
+// How many columns of a row's first patch come before the halo's first column. `highest` is the highest shift along
+// the width of the block's phases. The second function: the most such columns and halo together.
+template <class Kernel> TCONV_CONSTANT int wgmma_patch_lead(int highest) {
+  return (-highest % Kernel::patch_columns + Kernel::patch_columns) % Kernel::patch_columns;
+}
+
+template <class Kernel> TCONV_CONSTANT int wgmma_row_lead(int highest) { return wgmma_patch_lead<Kernel>(highest); }
+
+// Where an input of the halo lies in a stage, in places. Arguments: its distances to the halo's first input, and the
+// highest shift along the width.
+template <class Kernel> TCONV_CONSTANT int wgmma_halo_offset(int depth, int row, int column, int highest) {
+  return (depth * Kernel::halo_rows + row) * Kernel::row_places + wgmma_row_lead<Kernel>(highest) + column;
+}
+
+// The position of a number in one of the thread's tiles. Each tile has position_numbers numbers.
+template <class Kernel> TCONV_DEVICE BlockTilePosition wgmma_in_block_tile(int number, int tile) {
+  number += tile * kPositionNumbers;
+  BlockTilePosition position = position_in_block_tile<Kernel>(number, Kernel::stacked_rows);
+  return position;
+}
+// Whether a number has a position. A block tile may have fewer positions than its tiles have numbers.
+TCONV_DEVICE bool wgmma_is_in_block_tile(int number, int tile) {
+  return number + tile * kPositionNumbers < kBlockTilePositions;
+}
+
+// The taps of one phase on an axis, by number: the last one has the highest shift.
+template <class Axis> struct WgmmaPhase {
+  int first, count;
+
+  TCONV_DEVICE explicit WgmmaPhase(int phase) : first(Axis::first_tap(phase)), count(Axis::taps(phase)) {}
+  // The distance from the last tap's input, the first one in memory, to a tap's input.
+  TCONV_DEVICE int behind(int number) const { return (count - 1 - number) * Axis::shift_period; }
+  TCONV_DEVICE int highest_shift() const { return Axis::shift_of(first) + behind(0); }
+};
+
+// The phase of a block on each axis, of one that has one there: `column` is meant only for `one_phase` blocks.
+struct WgmmaPhases {
+  WgmmaPhase<Axis<1, 1, 0, 1>> depth;
+  WgmmaPhase<Axis<3, 5, 1, 2>> row;
+  WgmmaPhase<Axis<3, 5, 1, 2>> column;
+
+  TCONV_DEVICE explicit WgmmaPhases(int phase) : depth(phase / (kStride * kStride)), row(phase / kStride % kStride),
+      column(phase % kStride) {}
+  TCONV_DEVICE int taps() const { return depth.count * row.count * column.count; }
+};
+
+// The works of a grid: every block tile with every set of weights. Works with the same block tile follow each other. A
+// block does every gridDim.x-th work.
+template <class Kernel> struct WgmmaWork {
+  BlockTiles<Kernel> block_tiles;
+  int count, number;
+
+  TCONV_DEVICE WgmmaWork(int batch, int output_depth, int output_height, int output_width, int number)
+      : block_tiles(output_depth, axis_positions(output_height), axis_positions(output_width)),
+      count(block_tiles.count(batch) * kPhaseSets), number(number) {}
+
+  TCONV_DEVICE void next() { number += static_cast<int>(gridDim.x); }
+  // Whether the work has a tap. Of one without, nothing is loaded or multiplied.
+  TCONV_DEVICE bool has_taps() const {
+    const WgmmaPhases phase(first_phase());
+    return phase.depth.count * phase.row.count > 0;
+  }
+
+  TCONV_DEVICE int weight_set() const {
+    // The sets move on by one with every round of the grid. Otherwise a block would have the same set each time, and
+    // the few that have taps would do all the multiplying.
+    const int own = number % kPhaseSets, round = (number - own) / static_cast<int>(gridDim.x);
+    return (own + round % kPhaseSets) % kPhaseSets;
+  }
+  TCONV_DEVICE int first_phase() const { return weight_set() % kPhaseSets * 5; }
+  TCONV_DEVICE BlockTilePosition block_tile() const { return block_tiles.block_tile(number / kPhaseSets); }
+  // The halo's first input, which may lie outside the image.
+  TCONV_DEVICE BlockTilePosition halo() const {
+    const BlockTilePosition from = block_tile();
+    // A block with one phase on an axis has only the shifts of this phase.
+    const WgmmaPhases phase(first_phase());
+    return {from.image, from.depth - phase.depth.highest_shift(), from.row - phase.row.highest_shift(), from.column};
+  }
+};
+
+// Stages of shared memory that go round: the producer fills one while consumers read others. Each stage has two
+// mbarriers, "full" and "empty", together 16 bytes. One register, `turn`, holds the next stage and the parity of the
+// rounds so far, which is the parity to wait for. One register, because accumulators leave few.
+template <int Count> struct WgmmaStages {
+  unsigned char* barriers;
+  int turn = 0;  // stage + Count * parity
+
+  TCONV_DEVICE explicit WgmmaStages(unsigned char* barriers) : barriers(barriers) {}
+  TCONV_DEVICE static void make(unsigned char* barriers, int producers, int consumers) {
+    for (int i = 0; i < Count; ++i) {
+      make_barrier(barriers + 16 * i, producers);
+      make_barrier(barriers + 16 * i + 8, consumers);
+    }
+  }
+  TCONV_DEVICE int stage() const { return turn < Count ? turn : turn - Count; }
+  TCONV_DEVICE unsigned parity() const { return turn < Count ? 0 : 1; }
+  TCONV_DEVICE unsigned char* full() const { return barriers + 16 * stage(); }
+  TCONV_DEVICE unsigned char* empty() const { return empty(stage()); }
+  TCONV_DEVICE unsigned char* empty(int number) const { return barriers + 16 * number + 8; }
+  TCONV_DEVICE void wait_full() const { wait(full(), parity()); }
+  TCONV_DEVICE void wait_empty() const { wait(empty(), parity() ^ 1); }
+  TCONV_DEVICE void next() { turn = turn + 1 < 2 * Count ? turn + 1 : 0; }
+};
+
+// Copies the thread's patches of one k-tile to `to`, where they lie channel by channel.
+template <class Kernel, class Copies>
+TCONV_DEVICE void wgmma_copy_patches(Copies& copies, int thread, const float* first, int plane, unsigned inside,
+    const int (&offsets)[kThreadPatches], unsigned char* to) {
+  constexpr int lanes = Kernel::patch_lanes, sharers = kLoaders / lanes;
+  const long long pitch = static_cast<long long>(sharers) * plane;
+  const float* from = first;
+  to += thread / lanes * kChannelBytes + thread % lanes * Kernel::patch_bytes;
+  // A copy reads the registers of its address late. Unrolled, copies in flight have registers of their own.
+#pragma unroll(4 / kThreadPatches)
+  for (int turn = 0; turn < ceil_div(kKTileChannels, sharers); ++turn) {
+    TCONV_UNROLL for (int i = 0; i < kThreadPatches; ++i)
+      if ((i + 1) * lanes <= Kernel::halo_patches || thread % lanes + i * lanes < Kernel::halo_patches)
+        copies.begin(to + turn * sharers * kChannelBytes + i * lanes * Kernel::patch_bytes, from + offsets[i],
+                     (inside >> i & 1u) != 0);
+    from += pitch;
   }
 }
 
-// Stores a warp's results as whole runs, through its `buffer` in shared memory. Without taps the buffer is not used.
-// Called by whole warps.
-TCONV_DEVICE void direct_store_exchanged(int lane, const DirectAccumulators& accumulators, long long start,
-    long long plane, int first_row, int height, int column, int width, float* buffer, float* y) {
-  const int run_column = __shfl_sync(0xffffffffu, column, 0), own_item = lane * kStride;
-  TCONV_UNROLL for (int first = 0; first < kChannels * kKernel; first += kExchangeLines) {
-    __syncwarp();  // all lanes have read the last lines
-    TCONV_UNROLL for (int p = 0; p < kPositions; ++p)
-      TCONV_UNROLL for (int phase = 0; phase < kStride; ++phase) {
-        const int tap = axis_first_tap(phase);
-        if (tap >= kKernel) continue;
-        const int item = own_item + p * kColumns * kStride + phase;
-        float* const place = buffer + item / 32 * kExchangePitch + item % 32;
-        TCONV_UNROLL for (int n = first; n < first + kExchangeLines; ++n)
-          place[(n - first) * kExchangeLineItems] = accumulators.values[n % kKernel][tap][p][n / kKernel];
-      }
-    __syncwarp();  // all lanes have written theirs
-    TCONV_UNROLL for (int n = first; n < first + kExchangeLines; ++n) {
-      const int c = n / kKernel;
-      TCONV_UNROLL for (int r = 0; r < kStride; ++r) {
-        // Rows that no tap reaches are stored together with the channel's first row.
-        const int accumulator_row = direct_accumulator_row_of_output(r);
-        if ((accumulator_row < 0 ? 0 : accumulator_row) != n % kKernel) continue;
-        {
-          // Stores one row of one output channel for a whole warp: from `line` in its buffer, or zeros with the
-          // epilogue applied where no tap reaches the row.
-          const float* const line = buffer + (n - first) * kExchangeLineItems;
-          const bool has_accumulators = accumulator_row >= 0;
-          const long long own_row = in_range(first_row + r, height) ? start + static_cast<long long>(r) * width : -1;
-          // A run of one row is stored at constant distances from `place`. Aligned stores begin `ahead` items before
-          // the run, at a multiple of 32 elements.
-          const long long begin = own_row + c * plane + run_column;
-          const int ahead = static_cast<int>(begin) & 31;
-          const long long place = kept(begin + lane - ahead);
+// Loads all inputs of a block's block tiles, of those that have taps.
+template <class Kernel>
+TCONV_DEVICE void wgmma_load_inputs(const WgmmaWork<Kernel>& first_work, int thread, unsigned char* shared,
+    unsigned char* barriers, const float* x, int batch, int depths, int rows, int columns) {
+  // Loads inputs that are copied channel by channel.
+  const InputMap<Kernel> map(batch, depths, rows, columns);
+  WgmmaStages<3> stages(barriers);
+  ArrivingCopies<Kernel::patch_bytes> copies;
+  unsigned inside;
+  int offsets[kThreadPatches];
+  for (WgmmaWork<Kernel> work = first_work; (work.number < work.count); work.next()) {
+    if (!work.has_taps()) continue;
+    const BlockTilePosition halo = work.halo();
+    // The first input of a group in an image.
+    const float* const of_image = x + static_cast<long long>(halo.image) * kGroupInChannels * map.plane;
+    // Inputs that are copied channel by channel, as they lie in global memory: a thread copies some patches of
+    // neighbouring columns, each in some channels of a k-tile.
+    constexpr int lanes = Kernel::patch_lanes;
+    inside = 0;
+    // Block tiles begin at multiples of a patch, halos anywhere: a row's first patch begins `lead` columns before the
+    // halo.
+    const int lead = (halo.column % Kernel::patch_columns + Kernel::patch_columns) % Kernel::patch_columns;
+    TCONV_UNROLL for (int i = 0; i < kThreadPatches; ++i) {
+      const int patch = thread % lanes + i * lanes;
+      const auto place = map.place(halo, patch / kRowPatches, patch % kRowPatches * Kernel::patch_columns - lead);
+      if (patch < Kernel::halo_patches && place.inside) inside |= 1u << i;
+      offsets[i] = (place.image * kGroupInChannels + thread / lanes) * map.plane + place.position;
+    }
 
-          // All loads come before all stores, and only stores are conditional. Otherwise each store would wait for its
-          // load.
-          float values[kLineSteps];
-          bool in_line[kLineSteps];
-          TCONV_UNROLL for (int s = 0; s < kLineSteps; ++s) {
-            const int step = s, item = step * 32 + lane - ahead;
-            in_line[s] = (step > 0 || lane >= ahead) && (step < kLineSteps - 1 || item < kRunOutputs);
-            values[s] = 0;
-            if (has_accumulators && in_line[s]) values[s] = line[step * kExchangePitch + lane - ahead];
-          }
-          TCONV_UNROLL for (int s = 0; s < kLineSteps; ++s) {
-            const int step = s, item = step * 32 + lane - ahead;
-            const long long offset = 0;
-            const int own_column = run_column + item;
-            if (own_row >= 0 && in_line[s] && own_column >= 0 && own_column < width)
-              y[place + offset + step * 32] = values[s];
-          }
+    stages.wait_empty();
+    wgmma_copy_patches<Kernel>(copies, thread, of_image, map.plane, inside, offsets,
+                                    shared + kInputsAt + stages.stage() * kInputStageBytes);
+    copies.arrive(stages.full());
+    stages.next();
+  }
+}
+
+template <class Kernel> TCONV_CONSTANT Launch wgmma_launch(const Sizes& sizes) {
+  const int positions[] = {sizes.output[0], axis_positions(sizes.output[1]), axis_positions(sizes.output[2])};
+  Launch launch = block_tiles_launch<Kernel>(sizes, positions, sizes.multiprocessors);
+  return launch;
+}
+
+// A thread's accumulators, of each tile of positions and each product: two positions, g and g + 8 of its warp's sixteen
+// (`half` says which), by two of every eight rows of weights.
+struct WgmmaAccumulators { float values[1][kAccumulatedProducts][kChannels / 2]; };
+
+// Stores the outputs of a warpgroup for one block tile. Values stay float until they are stored, so bias and program
+// work on unrounded accumulators.
+template <class Kernel> struct WgmmaStore {
+
+  static constexpr int run = kRun;
+
+  const WgmmaAccumulators& accumulators;
+  float* const y;  // of the block's first channel
+  const BlockTilePosition block_tile;
+  const int block_phase, block_channel;  // the first ones
+  float* const staged;                   // the warpgroup's
+  const int warp, lane, y_channels, batch, depths, rows, columns;
+
+  TCONV_DEVICE long long plane() const { return static_cast<long long>(depths) * rows * columns; }
+
+  // The thread's accumulator of one of the block's phases, in row `own` of its two rows of an octet of channels.
+  TCONV_DEVICE float accumulator(int tile, int half, int phase, int octet, int own) const {
+    if (!((kAccumulated >> phase & 1u) != 0)) return 0;  // the phase has no taps
+    return accumulators.values[tile][wgmma_accumulators_before(phase)][octet * 4 + half * 2 + own];
+  }
+
+  // Where an output lies in the block's first channel, by its position and phase. False if there is no such output.
+  TCONV_DEVICE bool find(int number, int tile, int phase, float*& to) const {
+    const BlockTilePosition in_block_tile = wgmma_in_block_tile<Kernel>(number, tile);
+    const int image = block_tile.image + in_block_tile.image;
+    const int depth = block_tile.depth + in_block_tile.depth + phase / (kStride * kStride);
+    const int row = (block_tile.row + in_block_tile.row) * kStride + phase / kStride % kStride;
+    const int column = (block_tile.column + in_block_tile.column) * kStride + phase % kStride;
+    const int offset = (depth * rows + row) * columns + column;
+    to = y + (static_cast<long long>(image) * y_channels * plane() + offset);
+    return wgmma_is_in_block_tile(number, tile) && image < batch && in_range(depth, depths) &&
+           in_range(row, rows) && in_range(column, columns);
+  }
+
+  // Rounds outputs once, to nearest even.
+  template <int width> static TCONV_DEVICE Vector<float, width> rounded(const float (&values)[width]) {
+    Vector<float, width> outputs;
+    TCONV_UNROLL for (int i = 0; i < width; ++i) outputs.values[i] = values[i];
+    return outputs;
+  }
+
+  // Contiguous outputs whose neighbours are in other threads go through shared memory. A warpgroup stages them as
+  // `staged[channel][position][phase]`, in subtiles: some channels of a tile at neighbouring phases.
+  struct Subtile { int tile, phase, octet; };
+  static constexpr int subtile_octets = kChannels / 8, subtiles = subtile_octets;
+  static TCONV_DEVICE Subtile subtile_of(int number) { return {number / subtile_octets, 0, number % subtile_octets}; }
+
+  TCONV_DEVICE void stage(const Subtile& subtile) const {
+    TCONV_UNROLL for (int k = 0; k < 4; ++k)
+      TCONV_UNROLL for (int r = 0; r < run; r += 1) {
+        Vector<float, 1> together;
+
+        together.values[0] = accumulator(subtile.tile, k / 2, subtile.phase + r, subtile.octet, k % 2);
+        *reinterpret_cast<Vector<float, 1>*>(staged + (lane % 4 * 2 + k % 2) * kStagedPitch +
+                                                 (warp % 4 * 16 + k / 2 * 8 + lane / 4) * run + r) = together;
+      }
+  }
+
+  // A subtile is stored in items of `width` neighbouring outputs of a row. Neighbouring threads take neighbouring items
+  // of a channel. If a channel has fewer items than there are threads, the other threads take other channels.
+  template <int width> struct Items {
+    static constexpr int count = 64 * run / width, lanes = count >= 128 ? 128 : power_of_two_from(count);
+    static constexpr int channel_lanes = 128 / lanes, steps = ceil_div(kStagedChannels, channel_lanes);
+    static constexpr bool whole = kStagedChannels % channel_lanes == 0;
+  };
+
+  // The number of output channels from the subtile's first one on, at most those of a subtile.
+  TCONV_DEVICE int staged_channels(const Subtile& subtile) const {
+    const int left = kGroupOutChannels - block_channel - subtile.octet * 8;
+    return left < kStagedChannels ? left : kStagedChannels;
+  }
+
+  // Where an item lies in the thread's first channel. False if there is no such output.
+  template <int width> TCONV_DEVICE bool find_item(const Subtile& subtile, int item, float*& to) const {
+    const int number = warp / 4 * 64 + item * width / run, phase = subtile.phase + item * width % run;
+    const int first = (warp % 4 * 32 + lane) / Items<width>::lanes;
+    const bool has_channel = Items<width>::whole || first < staged_channels(subtile);
+    const bool present = has_channel && find(number, subtile.tile, block_phase + phase, to);
+    to += (subtile.octet * 8 + first) * plane();
+    return present;
+  }
+
+  template <int width> TCONV_DEVICE void store_staged(const Subtile& subtile) const {
+    constexpr int steps = Items<width>::steps, lanes = Items<width>::lanes;
+    constexpr int channel_lanes = Items<width>::channel_lanes;
+    constexpr int together = steps < 8 ? steps : 8;  // steps whose loads are in flight at once
+    constexpr bool whole = Items<width>::whole;
+    const int thread = warp % 4 * 32 + lane, first = thread / lanes, channels = staged_channels(subtile);
+    const long long pitch = channel_lanes * plane();
+    for (int item = thread % lanes; item < Items<width>::count; item += lanes) {
+      float* to;
+      if (!find_item<width>(subtile, item, to)) continue;
+      const float* const from = staged + first * kStagedPitch + item * width;
+      TCONV_UNROLL for (int step = 0; step < steps; step += together) {
+        Vector<float, width> outputs[together];
+        TCONV_UNROLL for (int i = 0; i < together; ++i) {
+          const int channel = (step + i) * channel_lanes;
+          float values[width];
+          load_shared(from + channel * kStagedPitch, values);
+          outputs[i] = rounded(values);
+        }
+        TCONV_UNROLL for (int i = 0; i < together; ++i, to += pitch)
+          if (whole || first + (step + i) * channel_lanes < channels) store_vector(to, outputs[i]);
+      }
+    }
+  }
+
+  template <int width> TCONV_DEVICE void store_rows() const {
+    // A loop over subtiles is unrolled, because registers cannot be indexed at run time; a subtile's accumulators are
+    // free after it. With a program, unrolling would repeat the program for each accumulator and overflow the
+    // instruction cache. So then the loop stays, and `stage` is there once for each subtile.
+#pragma unroll(subtiles)
+    for (int number = 0; number < subtiles; ++number) {
+      meet<128>(1 + warp / 4);  // nobody reads what is staged any more
+      stage(subtile_of(number));
+      meet<128>(1 + warp / 4);  // all of it is staged
+      store_staged<width>(subtile_of(number));
+    }
+  }
+
+  // Outputs without taps: what the epilogue makes of 0. Contiguous ones are not staged. The warps of both warpgroups
+  // share the channels; a warp stores rows, or where all rows of a slab have no taps, all of them as one.
+  TCONV_DEVICE void store_without_taps() const {
+    const int depth_phase = block_phase / (kStride * kStride), row_phase = block_phase / kStride % kStride;
+    const int first_column = block_tile.column * kStride, end = first_column + Kernel::block_tile_columns * kStride;
+    const int row_columns = (end < columns ? end : columns) - first_column;
+#pragma unroll 1
+    for (int channel = warp; channel < kChannels; channel += 4 * kConsumers) {
+      for (int number = 0; number < 1; ++number) {
+        const int image = block_tile.image + number, depth = block_tile.depth + depth_phase;
+        if (image >= batch || !in_range(depth, depths)) continue;
+        float* const slab = y + (static_cast<long long>(image) * y_channels + channel) * plane() +
+                              depth * rows * columns;
+#pragma unroll 1
+        for (int of_slab = 0; of_slab < Kernel::block_tile_rows; ++of_slab) {
+          const int row = (block_tile.row + of_slab) * kStride + row_phase;
+          if (!in_range(row, rows)) continue;
+          float* const to = slab + row * columns + first_column;
+          store_span(to, row_columns);
         }
       }
     }
   }
+
+  // Outputs from 0 that follow each other in memory, by a warp: 16 aligned bytes at once, and one by one at the ends.
+  TCONV_DEVICE void store_span(float* to, int count) const {
+    const int place = static_cast<int>(reinterpret_cast<unsigned long long>(to) / kItemBytes % kVectorItems);
+    const int to_border = (kVectorItems - place) % kVectorItems, before = to_border < count ? to_border : count;
+    const int after = (count - before) % kVectorItems, vectors = (count - before) / kVectorItems;
+    store_empty<1>(to + lane, lane < before);
+#pragma unroll 1
+    for (int i = lane; i < vectors; i += 32) store_empty<kVectorItems>(to + before + i * kVectorItems, true);
+    store_empty<1>(to + count - after + lane, lane < after);
+  }
+  template <int width> TCONV_DEVICE void store_empty(float* to, bool present) const {
+    float values[width] = {};
+    if (present) store_vector(to, rounded(values));
+  }
+
+  TCONV_DEVICE void store(bool has_taps) const {
+    if ((!has_taps)) store_without_taps();
+    if (!has_taps) return;
+    constexpr int half = kMostWidth / 2;
+    if (columns % kMostWidth == 0)
+      store_rows<kMostWidth>();
+    else if (columns % half == 0)
+      store_rows<half>();
+    else store_rows<1>();
+  }
+};
+
+// A tap on an axis: its phase, and the number of its shift.
+template <class Axis> struct WgmmaTap {
+  int tap, phase, shift;
+
+  TCONV_DEVICE explicit WgmmaTap(int tap) : tap(tap) {
+    const int of_tap = Axis::shift_of(tap);
+    phase = tap * Axis::dilation - Axis::padding - of_tap * Axis::stride;
+    shift = (of_tap - Shifts<Axis>::lowest) / Shifts<Axis>::step;
+  }
+};
+
+// Prepares the weights, in the order in which blocks load them. Each of `Shape::preparing_items` threads has every
+// second vector of one tap's channels in a k-tile, for one output channel.
+TCONV_DEVICE void wgmma_weights(const float* weight, float* prepared) {
+  // Lets the next kernel begin, if it was launched to overlap, once all blocks of this one have called this. PTX
+  // griddepcontrol.launch_dependents.
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+  const long long item = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (item >= kPreparingItems) return;
+  // Neighbouring threads read neighbouring taps of neighbouring filters. Two threads write 32 bytes, a whole sector.
+  Digits digits(item);
+  const int first_vector = digits.next(2), tap = digits.next(kTaps), channel = digits.next(kChannels);
+  const int k_tile = digits.next(1), channel_block = digits.next(1), group = static_cast<int>(digits.rest);
+
+  const int out_channel = channel_block * kChannels + channel;
+  int phase_set, piece;
+  {
+    // Where the piece of a tap lies: in which phase set, and as which piece of a k-tile. A visit's pieces lie together.
+    const WgmmaTap<Axis<1, 1, 0, 1>> depth(tap / (kKernel * kKernel));
+    const WgmmaTap<Axis<3, 5, 1, 2>> row(tap / kKernel % kKernel);
+    const WgmmaTap<Axis<3, 5, 1, 2>> column(tap % kKernel);
+    const int phase = (depth.phase * kStride + row.phase) * kStride + column.phase;
+    phase_set = phase / 5;
+    // Visits are taps. `one_phase`: those of the phase, along the height fastest. `row_phases`: those along depth and
+    // height, and shifts along the width; the pieces follow the order of taps along the width.
+    const WgmmaPhases own(phase);
+    const int d = depth.tap - own.depth.first, r = (row.tap - own.row.first) / kStride;
+    piece = (d * own.row.count + r) * kKernel + column.tap;
+  }
+  const int row = wgmma_row_of(channel);
+  const long long set = (static_cast<long long>(group) + channel_block) * kPhaseSets;
+  const long long product = static_cast<long long>(k_tile) * kKernel + piece;
+  unsigned char* const to =
+      reinterpret_cast<unsigned char*>(prepared) + (set + phase_set) * kSetBytes + product * kPieceBytes;
+  TCONV_UNROLL for (int pair = 0; pair < kKTileVectors / 2; ++pair) {
+    const int vector = pair * 2 + first_vector, in_channel = k_tile * kKTileChannels + vector * kVectorItems;
+    Vector<float, 4> values;
+    TCONV_UNROLL for (int k = 0; k < kVectorItems; ++k) {
+      values.values[k] = __ldg(weight_at(weight, group, in_channel + k, out_channel, tap));
+    }
+
+    Vector<float, 4> factors;
+    TCONV_UNROLL for (int k = 0; k < kVectorItems; ++k) factors.values[k] = matrix_operand(values.values[k]);
+    *reinterpret_cast<Vector<float, 4>*>(to + swizzled(row * kKTileBytes + vector * 16)) = factors;
+  }
 }
 
-TCONV_CONSTANT Launch conv_transpose2d_launch(const Sizes& sizes) { return direct_launch(sizes); }
+// Loads weights, visit by visit. One thread of warp 8 does this. It waits until the products that read a stage are
+// done (the barrier "empty"). The copy's bytes complete the barrier "full".
+template <class Kernel> TCONV_DEVICE void wgmma_load_weights(const WgmmaWork<Kernel>& first_work, unsigned char* shared,
+                                      unsigned char* barriers, const unsigned char* prepared) {
+  WgmmaStages<6> stages(barriers);
+  for (WgmmaWork<Kernel> work = first_work; (work.number < work.count); work.next()) {
+    const unsigned char* const set = prepared + work.weight_set() * kSetBytes;
+    int visits = kShiftsCount;
+    const WgmmaPhases own(work.first_phase());
+    visits = own.depth.count * own.row.count * kShiftsCount;
+
+    const unsigned char* from = set;
+#pragma unroll 1
+    for (int visit = 0; visit < visits; ++visit) {
+      const int pieces = shifts_taps(visit % kShiftsCount);
+      if (pieces == 0) continue;
+      const int bytes = pieces * kPieceBytes;
+      stages.wait_empty();
+      arrive_and_expect(stages.full(), bytes);
+      // Packed weights lie as in memory. Others may not: a phase may have fewer taps than its block has stages.
+      const int at = stages.stage() * kWeightStageBytes;
+      copy_to_shared(shared + at, from, bytes, stages.full());
+      from += bytes;
+      stages.next();
+    }
+  }
+}
+
+// A thread of a warpgroup that multiplies.
+template <class Kernel> struct WgmmaConsumer {
+
+  static constexpr int halves = 2;
+
+  unsigned char* const shared;
+  const int lane;
+  int places[1][halves];  // of the lane's positions in a stage of inputs, in bytes
+  WgmmaAccumulators accumulators;
+  unsigned fragments[kBatches][kBatchSteps][1][1][4];
+  WarpgroupProducts products;
+  WgmmaStages<6> weights;
+  WgmmaStages<3> inputs;
+  bool read = false;  // whether the last visit's stages of weights are not given back yet
+
+  TCONV_DEVICE WgmmaConsumer(unsigned char* shared, int warp, int lane) : shared(shared), lane(lane),
+      weights(shared + kOffsetsAt), inputs(shared + kOffsetsAt + 16 * kWeightStages) {
+    TCONV_UNROLL for (int half = 0; half < halves; ++half) {
+      int of_warp, at_channel;  // positions g and g + 8 of the warp's sixteen, one channel of four
+      of_warp = lane / 4 + 8 * half, at_channel = lane % 4 * kChannelBytes;
+      const int number = warp * 16 + of_warp;
+      const bool is_in_block_tile = wgmma_is_in_block_tile(number, 0);
+      const BlockTilePosition at = wgmma_in_block_tile<Kernel>(is_in_block_tile ? number : 0, is_in_block_tile ? 0 : 0);
+      const int place = ((at.image + at.depth) * Kernel::halo_rows + at.row) * Kernel::row_places + at.column;
+      places[0][half] = place * kItemBytes + at_channel;
+    }
+  }
+
+  static TCONV_DEVICE void clear(WgmmaAccumulators& accumulators) {
+    TCONV_UNROLL for (int product = 0; product < kAccumulatedProducts; ++product)
+      TCONV_UNROLL for (int k = 0; k < kChannels / 2; ++k) begin_accumulator(accumulators.values[0][product][k], 0);
+  }
+
+  // Loads the fragments of a step of a k-tile from inputs that begin at `moved`. Rounds float32 to TF32, or splits it.
+  TCONV_DEVICE void load(const unsigned char* moved, int step, unsigned (&fragments)[1][1][4]) const {
+    TCONV_UNROLL for (int word = 0; word < 4; ++word)
+      fragments[0][0][word] = *reinterpret_cast<const unsigned*>(moved + places[0][word % 2 % halves] +
+          (step * kStepChannels + word / 2 * 4) * kChannelBytes);
+    TCONV_UNROLL for (int word = 0; word < 4; ++word) {
+      const float value = __uint_as_float(fragments[0][0][word]);
+
+      fragments[0][0][word] = __float_as_uint(matrix_operand(value));
+    }
+  }
+
+  // Gives back the stages of weights before `end`, which the last visit has read. Its products must be done.
+  TCONV_DEVICE void give_back(int end) {
+    // Unrolled: in a loop, the compiler would wait for the products that are on their way.
+
+    const int stage = end - 1;
+    if (read && lane == 0) arrive(weights.empty(stage < 0 ? stage + kWeightStages : stage));
+    read = false;
+  }
+
+  // Begins the products of a batch of steps with one visit's weights. `row_visit` counts visits that share fragments.
+  TCONV_DEVICE void multiply(WgmmaAccumulators& accumulators, int batch, const FactorRows<128>& rows, int column) {
+    TCONV_UNROLL for (int step = 0; step < kBatchSteps; ++step) {
+      int piece = 0;
+      TCONV_UNROLL for (int product = 0; product < kProducts; ++product) {
+        if (!(shifts_tap(product % kStride, column) >= 0)) continue;
+        // Exact products: the small ones come first.
+
+        products.template add<float, kChannels>(accumulators.values[0][wgmma_accumulators_before(product)],
+            fragments[batch % kBatches][step][0][0], rows, piece * kPieceBytes + (batch * kBatchSteps + step) * 32);
+        ++piece;
+      }
+    }
+  }
+
+  // Multiplies a k-tile of inputs, whose stage is full, by the weights of one visit. Stacked tiles make all visits
+  // along the height at once. `moved` is where the inputs begin for the visit's shifts.
+  TCONV_DEVICE void visit(const unsigned char* moved, int depth, int row, int column, int packed) {
+    const int first_stage = weights.stage();
+    // Unrolled unless exact: an exact batch hands no fragments on to the next one.
+#pragma unroll(kKTileSteps)
+    for (int batch = 0; batch < kKTileSteps / kBatchSteps; ++batch) {
+      TCONV_UNROLL for (int step = 0; step < kBatchSteps; ++step)
+        load(moved, batch * kBatchSteps + step, fragments[batch % kBatches][step]);
+      int stage = first_stage;
+
+      // The first batch begins its products as the weights of each visit land.
+      if (batch == 0) weights.wait_full();
+      products.begin_group();
+      const int from = stage * kWeightStageBytes;
+      multiply(accumulators, batch, FactorRows<128>(shared + from), column);
+      products.end_group();
+      if (batch == 0) weights.next();
+      stage = stage + 1 == kWeightStages ? 0 : stage + 1;
+      if (batch == 0) {
+        products.template wait<1>();  // the visits before are done
+        __syncwarp();
+        give_back(first_stage);
+      }
+      if (batch > 0) {
+        products.template wait<1>();  // the batch before is done: its fragments are free
+      }
+    }
+    read = true;
+  }
+
+  // Where a stage's inputs begin for a visit. The first three arguments are distances to the halo's first input, which
+  // the highest shifts read; `highest` is the highest shift along the width.
+  TCONV_DEVICE const unsigned char* moved(int depth, int row, int column, int highest) const {
+    return shared + kInputsAt + inputs.stage() * kInputStageBytes +
+           wgmma_halo_offset<Kernel>(depth, row, column, highest) * kItemBytes;
+  }
+
+  // The products of a k-tile in a `row_phases` block: a visit for each tap along depth and height and each shift along
+  // the width.
+  TCONV_DEVICE void visit_row(const WgmmaPhases& phase) {
+    int d = 0, r = 0;
+#pragma unroll 1
+    do {
+      TCONV_UNROLL for (int c = 0; c < kShiftsCount; ++c)
+        if (shifts_taps(c) > 0)
+          visit(moved(phase.depth.behind(d), phase.row.behind(r), 1 - c, 0), 0, 0, c, 0);
+      if (++r < phase.row.count) continue;
+      r = 0, ++d;
+    } while (d < phase.depth.count);
+  }
+
+  // The accumulators of a block tile.
+  TCONV_DEVICE void block_tile(int first_phase) {
+    clear(accumulators);
+
+    inputs.wait_full();
+    // Each loop has its own function. Written out here, loops that are never entered would change the others' code.
+    visit_row(WgmmaPhases(first_phase));
+    arrive(inputs.empty());
+    inputs.next();
+    products.template wait<0>();
+    __syncwarp();
+    give_back(weights.stage());
+  }
+};
+
+template <class Kernel>
+TCONV_DEVICE void wgmma(const float* x, const float* weight, float* y, int y_channels, int batch, int input_depth,
+    int input_height, int input_width, int output_depth, int output_height, int output_width) {
+  TCONV_SHARED(shared);
+  unsigned char* const weight_barriers = shared + kOffsetsAt;
+  unsigned char* const input_barriers = weight_barriers + 16 * kWeightStages;
+  if (threadIdx.x == 0) {
+    // "Empty" counts one arrival of each consumer warp for weights, and of each consumer thread for inputs.
+    WgmmaStages<6>::make(weight_barriers, 1, 4 * kConsumers);
+    WgmmaStages<3>::make(input_barriers, kLoaders, 128 * kConsumers);
+    show_barriers();
+  }
+  __syncthreads();
+
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
+  // Each role makes its own copy: a register shared by all roles would be spilled where one role has none left.
+  const auto first_work = [&] {
+    return WgmmaWork<Kernel>(renewed(batch), renewed(output_depth), renewed(output_height), renewed(output_width),
+                renewed(static_cast<int>(blockIdx.x)));
+  };
+  if (warp < 4 * kConsumers) {
+    take_registers<kConsumerRegisters>();
+    wait_for_kernel_before();  // that kernel may still write where outputs go
+    WgmmaConsumer<Kernel> consumer(shared, warp, lane);
+    for (WgmmaWork<Kernel> work = first_work(); (work.number < work.count); work.next()) {
+      const bool has_taps = work.has_taps();
+      if (has_taps)
+        consumer.block_tile(work.first_phase());
+      // Renewed: whatever the compiler derives from these ahead of the loop takes registers from the accumulators.
+      const int images = renewed(batch), depths = renewed(output_depth), rows = renewed(output_height);
+      const int columns = renewed(output_width);
+      const unsigned own_thread = static_cast<unsigned>(renewed(thread));
+      work = WgmmaWork<Kernel>(images, depths, rows, columns, renewed(work.number));
+      const long long plane = static_cast<long long>(depths) * rows * columns, first = 0;
+      WgmmaStore<Kernel>{ consumer.accumulators, y + first * plane, work.block_tile(), work.first_phase(), 0,
+          reinterpret_cast<float*>(shared + kRawAt + warp / 4 * kStagedBytes), static_cast<int>(own_thread / 32),
+          static_cast<int>(own_thread % 32), y_channels, images, depths, rows, columns}.store(has_taps);
+    }
+  } else {
+    give_registers<kProducerRegisters>();
+    if (warp == 4 * kConsumers) {
+      wait_for_kernel_before();  // that kernel prepares the weights
+      if (lane == 0)
+        wgmma_load_weights<Kernel>(first_work(), shared, weight_barriers,
+                                         reinterpret_cast<const unsigned char*>(weight));
+    } else {
+      const int loader = thread - 32 * (4 * kConsumers + 1);
+      wgmma_load_inputs<Kernel>(first_work(), loader, shared, input_barriers, x, batch, input_depth, input_height,
+                                      input_width);
+    }
+  }
+}
+
+// 2-D 32->64 k3 s5 p1 d2 tf32_rna
+struct conv_transpose2d_layer {
+  static constexpr int block_tile_columns = 128, block_tile_rows = 1, halo_rows = 1, halo_patches = 33, patch_bytes =
+      16, stacked_rows = 1, patch_lanes = 12, patch_columns = 4, row_places = 132;
+};
+
+// 2-D 32->64 k3 s5 p1 d2 tf32_rna
+struct conv_transpose2d_any_size_layer {
+  static constexpr int block_tile_columns = 32, block_tile_rows = 4, halo_rows = 4, halo_patches = 132, patch_bytes = 4,
+      stacked_rows = 4, patch_lanes = 48, patch_columns = 1, row_places = 33;
+};
+
+TCONV_CONSTANT Launch conv_transpose2d_launch(const Sizes& sizes) {
+  return wgmma_launch<conv_transpose2d_layer>(sizes);
+}
+TCONV_CONSTANT Launch conv_transpose2d_any_size_launch(const Sizes& sizes) {
+  return wgmma_launch<conv_transpose2d_any_size_layer>(sizes);
+}
 }  // namespace tconv
 using namespace tconv;
 
 // ==== conv_transpose2d
-extern "C" __global__ void __launch_bounds__(128, 3)
+extern "C" __global__ void __launch_bounds__(384, 1)
 conv_transpose2d(const float* x, const float* weight, const float* bias, float* y, int y_channels, int batch,
     int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {
-  TCONV_SHARED(shared);
-  float* const tiles = reinterpret_cast<float*>(shared);
-
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
-
-  // A block's row phase, column phases, channels and group, fastest first; its positions come last. Blocks that read
-  // the same inputs are thus neighbours in the grid and share them through the L2 cache.
-  const int part = static_cast<int>(blockIdx.x % kChannelBlocks), own_channel = part * kChannels;
-
-  const int input_plane = input_height * input_width, output_plane = output_height * output_width;
-  const int row_groups = axis_positions(output_height + 1), all_row_groups = batch * row_groups;
-  const int runs_a_row = (axis_positions(output_width + 1) - 1) / kRunColumns + 1, runs = all_row_groups * runs_a_row;
-  const int steps = (runs - 1) / kBlockRuns + 1;
-
-  float* const buffer = tiles + kWeightItems + thread / 32 * kWarpItems;
-  // Loads one stage of weights to shared memory, rounded as operands. Places without a weight become 0.
-#pragma unroll 4
-  for (int i = static_cast<int>(threadIdx.x); i < kWeightItems; i += kPositionLanes) {
-    const int item = i % kChannelItems, stage_tap = item / kTapItems, slot = item / kChannels % kPhases;
-    const int in_channel = i / kChannelItems % kKTileChannels, out_channel = own_channel + item % kChannels;
-
-    int tap = slot;  // the first tap of the slot's phase: phases in registers are numbered by it
-    const long long column_tap = tap;
-
-    float value = 0;
-    if (stage_tap < 1) {
-      const long long filter = static_cast<long long>(in_channel) * kGroupOutChannels + out_channel;
-      const long long row = filter * kKernel + i / kRowItems;
-      value = operand(__ldg(weight + row * kKernel + column_tap));
-    }
-    tiles[i] = value;
-  }
-  // Clears a warp's buffer. Column phases that no tap reaches are never written there, so they stay 0.
-#pragma unroll 1
-  for (int item = static_cast<int>(threadIdx.x) % 32; item < kWarpItems; item += 32) buffer[item] = 0;
-  __syncthreads();
-
-  const int stride = static_cast<int>(gridDim.x / kChannelBlocks);
-  for (int step = static_cast<int>(blockIdx.x / kChannelBlocks); step < steps; step += stride) {
-    // The thread's first row of positions and its first position there. Its other positions follow `columns` apart.
-    const int run = step * kBlockRuns + thread / 32, step_group = run / runs_a_row;
-    const int slab_of_all = step_group / row_groups, height = step_group - slab_of_all * row_groups;
-    const int width = (run - step_group * runs_a_row) * kRunColumns + lane;
-    const bool in_batch = step_group < all_row_groups;
-    DirectAccumulators accumulators = {};
-
-    {
-      const int slab = 0;
-      const bool inside = in_batch;
-      int input_columns[1];
-
-      input_columns[0] = inside && in_range(height, input_height) ? input_width : 0;
-      {
-        const long long plane = static_cast<long long>(slab_of_all) * kGroupInChannels;
-        const float* const rows = x + (inside ? (plane + slab) * input_height * input_width : 0);
-        direct_multiply(tiles, rows + static_cast<long long>(height) * input_width + width, width, input_columns,
-            input_plane, accumulators);
-      }
-    }
-    const int slab = 0, row = height * kStride - 1;
-    const long long plane = static_cast<long long>(slab_of_all) * y_channels + own_channel;
-    const bool inside = in_batch;
-    const long long start = ((plane + slab) * output_height + row) * output_width;
-    const int plane_rows = inside ? output_height : 0, column = width * kStride - 1;
-    direct_store_exchanged(lane, accumulators, start, output_plane, row, plane_rows, column, output_width, buffer, y);
-  }
+  wgmma<conv_transpose2d_layer>(x, weight, y, y_channels, batch, input_depth, input_height, input_width, output_depth,
+      output_height, output_width);
 }
+extern "C" __global__ void __launch_bounds__(preparing_threads)
+conv_transpose2d_weights(const float* weight, float* prepared) { wgmma_weights(weight, prepared); }
+
+// ==== conv_transpose2d_any_size
+extern "C" __global__ void __launch_bounds__(384, 1)
+conv_transpose2d_any_size(const float* x, const float* weight, const float* bias, float* y, int y_channels, int batch,
+    int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {
+  wgmma<conv_transpose2d_any_size_layer>(x, weight, y, y_channels, batch, input_depth, input_height, input_width,
+      output_depth, output_height, output_width);
+}
+extern "C" __global__ void __launch_bounds__(preparing_threads)
+conv_transpose2d_any_size_weights(const float* weight, float* prepared) { wgmma_weights(weight, prepared); }
 
 // ==== launching, on the host; left out where only device code is compiled
 #if !defined(__CUDACC_RTC__) && !defined(TCONV_EMULATOR)
@@ -865,11 +1736,26 @@ conv_transpose2d(const float* x, const float* weight, const float* bias, float* 
 #include <cuda_runtime.h>
 #include <vector>
 
-// Enqueues a kernel, and returns a cudaError_t.
-static int enqueue(const void* kernel, void** arguments, int64_t grid, int block, int shared_bytes, int64_t stream) {
+// Enqueues a kernel, and returns a cudaError_t. A kernel that `overlaps` may begin while the kernel before it runs; it
+// waits for that kernel's end itself, by griddepcontrol.wait.
+static int enqueue(const void* kernel, void** arguments, int64_t grid, int block, int shared_bytes, int64_t stream,
+                   bool overlaps) {
   if (grid >= int64_t(1) << 31) return cudaErrorInvalidConfiguration;
   const auto blocks = static_cast<unsigned>(grid);
   const auto on = reinterpret_cast<cudaStream_t>(stream);
+#if defined(TCONV_OVERLAPS) && CUDART_VERSION >= 12030
+  static int driver = 0;
+  if (driver == 0) cudaDriverGetVersion(&driver);
+  if (overlaps && driver >= 12030) {
+    cudaLaunchAttribute attribute[1];
+    attribute[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute[0].val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config{};
+    config.gridDim = blocks, config.blockDim = block, config.dynamicSmemBytes = shared_bytes;
+    config.stream = on, config.attrs = attribute, config.numAttrs = 1;
+    return cudaLaunchKernelExC(&config, kernel, arguments);
+  }
+#endif
   return cudaLaunchKernel(kernel, blocks, block, arguments, shared_bytes, on);
 }
 
@@ -883,7 +1769,7 @@ static int enqueue(const void* kernel, void** arguments, int64_t grid, int block
 //   9 batch    10 to 12 depth, height and width of the input    13 to 15 depth, height and width of the output
 //   16 on: addresses of the program's operands
 static int64_t launched(const std::vector<int64_t>& numbers, tconv::Launch (*launch_of)(const tconv::Sizes&),
-                        const void* kernel) {
+                        const void* kernel, const void* of_weights, const void* of_inputs) {
   const auto size = [&](int i) { return static_cast<int>(numbers[i]); };
   tconv::Sizes sizes{size(2), size(9), {size(10), size(11), size(12)}, {size(13), size(14), size(15)}};
   int64_t stream = numbers[1], x = numbers[3], weight = numbers[4], bias = numbers[5], y = numbers[6];
@@ -897,14 +1783,26 @@ static int64_t launched(const std::vector<int64_t>& numbers, tconv::Launch (*lau
   }
   int y_channels = size(8), (&input)[3] = sizes.input, (&output)[3] = sizes.output;
   const tconv::Launch launch = launch_of(sizes);
+  bool overlaps = false;
+  if (launch.weight_blocks > 0) {
+    int64_t prepared = numbers[7];
+    void* arguments[] = {&weight, &prepared};
+    const int error =
+        enqueue(of_weights, arguments, launch.weight_blocks, tconv::preparing_threads, 0, stream, overlaps);
+    if (error != cudaSuccess) return error;
+    weight = prepared, overlaps = true;
+  }
   std::vector<void*> arguments = {&x, &weight, &bias, &y, &y_channels, &sizes.batch, input, input + 1,
                                   input + 2, output, output + 1, output + 2};
-  return enqueue(kernel, arguments.data(), launch.blocks, launch.threads, launch.shared_bytes, stream);
+  return enqueue(kernel, arguments.data(), launch.blocks, launch.threads, launch.shared_bytes, stream, overlaps);
 }
 
 int64_t launch(const std::vector<int64_t>& numbers) {
   switch (numbers[0]) {
-    case 0: return launched(numbers, tconv::conv_transpose2d_launch, (void*)conv_transpose2d);
+    case 0: return launched(numbers, tconv::conv_transpose2d_launch, (void*)conv_transpose2d,
+        (void*)conv_transpose2d_weights, nullptr);
+    case 1: return launched(numbers, tconv::conv_transpose2d_any_size_launch, (void*)conv_transpose2d_any_size,
+        (void*)conv_transpose2d_any_size_weights, nullptr);
   }
   return cudaErrorInvalidValue;
 }

@@ -303,7 +303,7 @@ def _define(space):
     return defined
 
 # torch.compile and dispatch modes see a call as this one operator. Its namespace has the digest of this file.
-_OPERATOR = _define("tconv_f33e0f41524d5607")
+_OPERATOR = _define("tconv_fb016b604e51daa6")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # modules keep their options like this
@@ -1373,7 +1373,8 @@ template <class Kernel> struct WgmmaStore {
   // The thread's accumulator of one of the block's phases, in row `own` of its two rows of an octet of channels.
   TCONV_DEVICE float accumulator(int tile, int half, int phase, int octet, int own) const {
     const int row_octet = phase % Kernel::product_phases * (Kernel::channels / 8) + octet;
-    return accumulators.values[tile][phase / Kernel::product_phases][row_octet * 4 + half * 2 + own];
+    const int product = phase / Kernel::product_phases;
+    return accumulators.values[tile][product][row_octet * 4 + half * 2 + own];
   }
 
   // Where an output lies in the block's first channel, by its position and phase. False if there is no such output.

@@ -491,8 +491,8 @@ MUTATIONS_OF_MMA = {
 
 MUTATIONS_OF_WGMMA = {
     "a block without taps multiplies": (
-        "if (work.has_taps())",
-        "if (true)",
+        "      if (has_taps)\n",
+        "      if (true)\n",
         "wgmma-3d-k3-s2-d2-tf32_rna-alone",
         "plain",
     ),
@@ -518,6 +518,48 @@ MUTATIONS_OF_WGMMA = {
         "    return phase.depth.count * phase.row.count * (",
         "    return phase.depth.count + phase.row.count * (",
         "wgmma-3d-k3-s2-d2-tf32_rna-last",
+        "plain",
+    ),
+    "a phase without taps has the accumulators of the next one": (
+        "    if (!Shape::has_accumulators(product)) return 0;",
+        "",
+        "wgmma-2d-k3-s5-d2-tf32-all",
+        "plain",
+    ),
+    "a phase has the accumulators of the one before": (
+        "bit_count(accumulated & ((1u << product) - 1))",
+        "bit_count(accumulated & ((1u << product) - 1)) * (product % 2)",
+        "wgmma-2d-k3-s5-d2-tf32-all",
+        "plain",
+    ),
+    "rows without taps are not stored": (
+        "(Shape::some_rows_without_taps || !has_taps)) store",
+        "!has_taps) store",
+        "wgmma-2d-k3-s5-d2-tf32-all",
+        "plain",
+    ),
+    "the ends of rows without taps are not stored": (
+        "    store_empty<1>(to + count - after + lane, lane < after, channel);",
+        "",
+        "wgmma-3d-k3-s2-d2-tf32_rna-alone",
+        "plain",
+    ),
+    "rows without taps are stored by vectors from anywhere": (
+        "before = to_border < count ? to_border : count;",
+        "before = 0;",
+        "wgmma-3d-k3-s2-d2-tf32_rna-alone",
+        "plain",
+    ),
+    "slabs without taps go on behind their last row": (
+        "(rows - first < count ? rows - first : count) * columns",
+        "count * columns",
+        "wgmma-3d-k3-s2-d2-tf32_rna-all",
+        "plain",
+    ),
+    "rows with taps are taken for rows without": (
+        "Height::taps(of_slab % row_phases) == 0",
+        "Height::taps(of_slab % row_phases) != 0",
+        "wgmma-2d-k3-s5-d2-tf32-all",
         "plain",
     ),
     "inputs given back before they are loaded, and once more": (

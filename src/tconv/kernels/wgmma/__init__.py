@@ -105,7 +105,8 @@ def instances() -> Iterator[Instance]:
             turns = list(tiles)
             if not every:
                 turns = [turn for turn in tiles if not turn.startswith("alone")]
-                turns = [turns[number % len(turns)], *(turn for turn in _ALWAYS if turn in tiles)]
+                always = (*_ALWAYS, *["all"] * (_some_without_taps(problem.layer) > 0))
+                turns = [turns[number % len(turns)], *(turn for turn in always if turn in tiles)]
             for turn in dict.fromkeys(turns):
                 yield Instance(f"wgmma-{name}-{precision}-{turn}", problem, Kernel("wgmma", problem.layer, tiles[turn]))
             if name in _WITH_WIDE_INDEX and precision == "bf16":

@@ -80,15 +80,14 @@ struct WgmmaShape {
                               HeightShifts::tap(product / Width::stride % Height::stride, row) >= 0)) &&
            WidthShifts::tap(product % Width::stride, column) >= 0;
   }
-  // Whether a phase along depth and height, of those of an `all_phases` block, has taps. `phase` counts all phases.
+  // Whether a block has phases along depth and height with taps, and some without; and whether one of its phases has.
+  static constexpr bool some_rows_without_taps =
+      kind == WgmmaKind::all_phases &&
+      (Depth::phases_with_taps < Depth::stride || Height::phases_with_taps < Height::stride);
   static TCONV_CONSTANT bool row_has_taps(int phase) {
-    return kind != WgmmaKind::all_phases || (Depth::taps(phase / (Height::stride * Width::stride)) > 0 &&
-                                             Height::taps(phase / Width::stride % Height::stride) > 0);
+    return !some_rows_without_taps || (Depth::taps(phase / (Height::stride * Width::stride)) > 0 &&
+                                       Height::taps(phase / Width::stride % Height::stride) > 0);
   }
-  // Whether there are phases along depth and height without taps: of the block, or of other blocks.
-  static constexpr bool some_empty_rows =
-      some_without_taps || (kind == WgmmaKind::all_phases &&
-                            (Depth::phases_with_taps < Depth::stride || Height::phases_with_taps < Height::stride));
   static constexpr int product_phases = kind == WgmmaKind::uniform ? Tile::phases : 1;
   static constexpr int products = Tile::phases / product_phases;
   static constexpr int product_rows = product_phases * Tile::channels;
@@ -101,9 +100,14 @@ struct WgmmaShape {
   }
   static constexpr unsigned accumulated = products_with_taps();
   static constexpr int accumulated_products = bit_count(accumulated);
-  static TCONV_CONSTANT bool has_accumulators(int product) { return (accumulated >> product & 1u) != 0; }
+  static constexpr bool all_accumulated = accumulated_products == products;
+  static TCONV_CONSTANT bool has_accumulators(int product) {
+    return all_accumulated || (accumulated >> product & 1u) != 0;
+  }
   // How many products before this one have accumulators.
-  static TCONV_CONSTANT int accumulators_before(int product) { return bit_count(accumulated & ((1u << product) - 1)); }
+  static TCONV_CONSTANT int accumulators_before(int product) {
+    return all_accumulated ? product : bit_count(accumulated & ((1u << product) - 1));
+  }
   // Taps along depth and height, of the phase that has the most.
   static constexpr int row_phase_taps = Depth::taps_per_phase * Height::taps_per_phase;
   // Visits of a block in a k-tile. A block with one phase on an axis may have fewer.

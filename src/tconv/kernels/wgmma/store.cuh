@@ -6,7 +6,7 @@
 
 namespace tconv {
 
-// A thread's accumulators, of each tile of positions and each product that has any: two positions, g and g + 8 of its warp's sixteen
+// A thread's accumulators, of each tile of positions and each product: two positions, g and g + 8 of its warp's sixteen
 // (`half` says which), by two of every eight rows of weights.
 template <class Layer, class Tile>
 struct WgmmaAccumulators {
@@ -41,12 +41,11 @@ struct WgmmaStore {
 
   TCONV_DEVICE long long plane() const { return static_cast<long long>(depths) * rows * columns; }
 
-  // The thread's accumulator of one of the block's phases, in row `own` of its two rows of an octet of channels. 0 if the
-  // phase has no taps.
+  // The thread's accumulator of one of the block's phases, in row `own` of its two rows of an octet of channels.
   TCONV_DEVICE float accumulator(int tile, int half, int phase, int octet, int own) const {
     const int row_octet = phase % Shape::product_phases * (Tile::channels / 8) + octet;
     const int product = phase / Shape::product_phases;
-    if (!Shape::has_accumulators(product)) return 0;
+    if (!Shape::has_accumulators(product)) return 0;  // the phase has no taps
     return accumulators.values[tile][Shape::accumulators_before(product)][row_octet * 4 + half * 2 + own];
   }
 
@@ -271,52 +270,72 @@ struct WgmmaStore {
       }
   }
 
-  // Contiguous outputs of one phase along depth and height that has no taps: rows of what the epilogue makes of 0. The
-  // warps of both warpgroups share the channels.
-  template <int width>
-  TCONV_DEVICE void store_empty_rows(int phase) const {
+  // Outputs without taps: what the epilogue makes of 0. Contiguous ones are not staged. The warps of both warpgroups
+  // share the channels; a warp stores rows, or where all rows of a slab have no taps, all of them as one.
+  TCONV_DEVICE void store_without_taps(bool has_taps) const {
     using BlockTile = typename Tile::BlockTile;
+    constexpr bool all_phases = Shape::some_rows_without_taps;  // else the block has one along depth and height
     constexpr bool whole = Tile::phases % Width::stride == 0;  // the block has all phases along the width
-    constexpr int apart = whole ? 1 : Width::stride, length = BlockTile::columns * Width::stride / apart;
-    constexpr int block_rows = BlockTile::images * BlockTile::depths * BlockTile::rows;
-    const int depth_phase = phase / (Height::stride * Width::stride), row_phase = phase / Width::stride % Height::stride;
-    const int first = block_tile.column * Width::stride + (whole ? 0 : phase % Width::stride);
+    constexpr bool all_rows = all_phases || Height::stride == 1;
+    constexpr int depth_phases = all_phases ? Depth::stride : 1, row_phases = all_phases ? Height::stride : 1;
+    const int depth_phase = block_phase / (Height::stride * Width::stride);
+    const int row_phase = block_phase / Width::stride % Height::stride;
+    const int first_column = block_tile.column * Width::stride + (whole ? 0 : block_phase % Width::stride);
+    const int end = first_column + BlockTile::columns * Width::stride;
+    const int row_columns = (end < columns ? end : columns) - first_column;
+    const bool whole_rows = whole && first_column == 0 && row_columns == columns;
 #pragma unroll 1
     for (int channel = warp; channel < Tile::channels; channel += 4 * Shape::consumers) {
       if (!Shape::whole_channels && block_channel + channel >= Layer::group_out_channels) break;
       const Channel of_channel = epilogue.of(block_channel + channel);
 #pragma unroll 1
-      for (int number = 0; number < block_rows; ++number) {
-        const int image = block_tile.image + number / (BlockTile::depths * BlockTile::rows);
-        const int depth =
-            (block_tile.depth + number / BlockTile::rows % BlockTile::depths) * Depth::stride + depth_phase;
-        const int row = (block_tile.row + number % BlockTile::rows) * Height::stride + row_phase;
-        if (image >= batch || !in_range(depth, depths) || !in_range(row, rows)) continue;
-        Element* const to = y + (static_cast<long long>(image) * y_channels + channel) * plane() +
-                            (static_cast<Index>(depth) * rows + row) * columns;
-#pragma unroll
-        for (int item = 0; item < length; item += 32 * width) {
-          const int own = item + lane * width, column = first + own * apart;
-          const bool present = own < length && in_range(column, columns);
-          float values[width] = {};
-          if (has_epilogue) finish(values, of_channel, fetch<width>(to + column, present));
-          if (present) store_vector(to + column, rounded(values));
+      for (int number = 0; number < BlockTile::images * BlockTile::depths * depth_phases; ++number) {
+        const int phase = number % depth_phases;
+        const int image = block_tile.image + number / (depth_phases * BlockTile::depths);
+        const int depth = (block_tile.depth + number / depth_phases % BlockTile::depths) * Depth::stride +
+                          depth_phase + phase;
+        if (image >= batch || !in_range(depth, depths)) continue;
+        Element* const slab = y + (static_cast<long long>(image) * y_channels + channel) * plane() +
+                              static_cast<Index>(depth) * rows * columns;
+        const bool empty_slab = !has_taps || (all_phases && Depth::taps(phase) == 0);
+        if (all_rows && empty_slab && whole_rows) {
+          const int first = block_tile.row * Height::stride, count = BlockTile::rows * Height::stride;
+          if (first < rows)
+            store_span(slab + static_cast<Index>(first) * columns,
+                       (rows - first < count ? rows - first : count) * columns, of_channel);
+          continue;
+        }
+#pragma unroll 1
+        for (int of_slab = 0; of_slab < BlockTile::rows * row_phases; ++of_slab) {
+          const int row = (block_tile.row + of_slab / row_phases) * Height::stride + row_phase + of_slab % row_phases;
+          if (!in_range(row, rows) || !(empty_slab || Height::taps(of_slab % row_phases) == 0)) continue;
+          Element* const to = slab + static_cast<Index>(row) * columns + first_column;
+          if (whole)
+            store_span(to, row_columns, of_channel);
+          else
+            for (int column = lane * Width::stride; column < row_columns; column += 32 * Width::stride)
+              store_empty<1>(to + column, true, of_channel);
         }
       }
     }
   }
 
-  // Those of all of the block's phases along depth and height that have no taps; of a block without taps, of all.
-  TCONV_DEVICE void store_empty(bool has_taps) const {
-    constexpr int most = Tile::phases % Width::stride == 0 ? Shape::most_width : 1;
+  // Outputs from 0 that follow each other in memory, by a warp: 16 aligned bytes at once, and one by one at the ends.
+  TCONV_DEVICE void store_span(Element* to, int count, const Channel& channel) const {
+    constexpr int width = Shape::vector_items;
+    const int place = static_cast<int>(reinterpret_cast<unsigned long long>(to) / Shape::item_bytes % width);
+    const int to_border = (width - place) % width, before = to_border < count ? to_border : count;
+    const int after = (count - before) % width, vectors = (count - before) / width;
+    store_empty<1>(to + lane, lane < before, channel);
 #pragma unroll 1
-    for (int phase = 0; phase < Tile::phases; phase += Tile::phases < Width::stride ? 1 : Width::stride) {
-      if (has_taps && Shape::row_has_taps(phase)) continue;
-      if (most > 1 && columns % most == 0)
-        store_empty_rows<most>(block_phase + phase);
-      else
-        store_empty_rows<1>(block_phase + phase);
-    }
+    for (int i = lane; i < vectors; i += 32) store_empty<width>(to + before + i * width, true, channel);
+    store_empty<1>(to + count - after + lane, lane < after, channel);
+  }
+  template <int width>
+  TCONV_DEVICE void store_empty(Element* to, bool present, const Channel& channel) const {
+    float values[width] = {};
+    if (has_epilogue) finish(values, channel, fetch<width>(to, present));
+    if (present) store_vector(to, rounded(values));
   }
 
   // channels_last outputs: a thread stores neighbouring channels of an output as one vector.
@@ -384,7 +403,7 @@ struct WgmmaStore {
   }
 
   TCONV_DEVICE void store(bool has_taps) const {
-    if (!Tile::channels_last && Shape::some_empty_rows) store_empty(has_taps);
+    if (!Tile::channels_last && (Shape::some_rows_without_taps || !has_taps)) store_without_taps(has_taps);
     if (!Tile::channels_last && !has_taps) return;
     constexpr int most = Shape::most_width, half = most > 1 ? most / 2 : 1, quarter = half > 1 ? half / 2 : 1;
     if (Tile::channels_last)
