@@ -277,7 +277,7 @@ def _define(space):
     return defined
 
 # torch.compile and dispatch modes see a call as this one operator. Its namespace has the digest of this file.
-_OPERATOR = _define("tconv_dde23eb9caf09020")
+_OPERATOR = _define("tconv_e84d5eba5f5a97cf")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # modules keep their options like this
@@ -1402,8 +1402,9 @@ template <class Kernel> struct WgmmaStore {
   }
 
   TCONV_DEVICE void store(bool has_taps) const {
-    if ((!has_taps)) store_without_taps();
-    if (!has_taps) return;
+    const bool nothing_staged = !has_taps;
+    if (nothing_staged) store_without_taps();
+    if (nothing_staged) return;
     constexpr int half = kMostWidth / 2;
     if (columns % kMostWidth == 0)
       store_rows<kMostWidth>();

@@ -533,8 +533,8 @@ MUTATIONS_OF_WGMMA = {
         "plain",
     ),
     "rows without taps are not stored": (
-        "(Shape::some_rows_without_taps || !has_taps)) store",
-        "!has_taps) store",
+        "if (nothing_staged || (Shape::some_rows_without_taps && !Tile::channels_last)) store",
+        "if (nothing_staged) store",
         "wgmma-2d-k3-s5-d2-tf32-all",
         "plain",
     ),

@@ -403,8 +403,9 @@ struct WgmmaStore {
   }
 
   TCONV_DEVICE void store(bool has_taps) const {
-    if (!Tile::channels_last && (Shape::some_rows_without_taps || !has_taps)) store_without_taps(has_taps);
-    if (!Tile::channels_last && !has_taps) return;
+    const bool nothing_staged = Shape::some_without_taps && !has_taps && !Tile::channels_last;
+    if (nothing_staged || (Shape::some_rows_without_taps && !Tile::channels_last)) store_without_taps(has_taps);
+    if (nothing_staged) return;
     constexpr int most = Shape::most_width, half = most > 1 ? most / 2 : 1, quarter = half > 1 ? half / 2 : 1;
     if (Tile::channels_last)
       store_channels();
