@@ -213,6 +213,7 @@ def targets() -> dict[Path, str]:
             fused_body(fused),
             training_body(trainings),
             search_body(load("search")),
+            every_layer_body(load("kinds")),
         ],
         "docs/notes/hopper.md": [hopper_body(load("hopper")), every_layer_body(load("layers-h100"))],
     }

@@ -384,6 +384,21 @@ def test_quick_times_long_calls_less_often_and_the_default_alone(
     assert clock.timed.count(6.0) == counts + (3 if quick else 10)
 
 
+@pytest.mark.usefixtures("on_h200")
+def test_kinds_are_layers_that_pytorch_takes(script: Script) -> None:
+    layers = script("layers")
+    found = {f"{kind}: {name}": case for kind, cases in script("kinds").kinds().items() for name, case in cases.items()}
+    for name, case in found.items():
+        problem = layers.problem_of(case)
+        x = torch.empty((case["batch"], case["in_channels"], *case["input_size"]), device="meta")
+        weight = torch.empty(
+            (case["in_channels"], case["out_channels"] // case["groups"], *case["kernel"]), device="meta"
+        )
+        theirs = getattr(torch, f"conv_transpose{len(case['kernel'])}d")(x, weight, **layers.arguments(problem))
+        assert tuple(theirs.shape[2:]) == problem.output_size[-len(case["kernel"]) :], name
+        assert layers.floor_ms(problem) > 0
+
+
 # ---- same_code.py ----------------------------------------------------------------------------------------------------
 
 
