@@ -11,7 +11,7 @@ import torch
 
 import tconv
 from tconv.dispatch import decide
-from tconv.planner import DIRECT, Gpu
+from tconv.planner import WGMMA, Gpu
 from tconv.settings import settings
 
 H200 = Gpu.h200()
@@ -24,14 +24,14 @@ def test_a_module_on_a_described_gpu() -> None:
     assert explanation.runs == "tconv"
     assert explanation.problem is not None and explanation.plan is not None
     assert explanation.problem.output_shape == (16, 64, 318, 638)
-    assert explanation.plan == DIRECT.plan(explanation.problem, H200)
+    assert explanation.plan == WGMMA.plan(explanation.plan.problem, H200)
     assert explanation.conversions == ()
     # 848 MB at 4.25 TB/s
     assert explanation.floor_seconds == pytest.approx(200e-6, rel=0.01)
     text = str(explanation)
     for part in (
-        "2-D 32→64 k3 s5 p1 d2 bias fp32, 16x32x64x128 -> 16x64x318x638",
-        "direct, on NVIDIA H200",
+        "2-D 32→64 k3 s5 p1 d2 bias tf32_rna, 16x32x64x128 -> 16x64x318x638",
+        "wgmma, on NVIDIA H200",
         f"{explanation.plan.grid} blocks of {explanation.plan.kernel.threads} threads",
         f"{explanation.plan.shared_bytes} bytes",
         explanation.plan.reasons[0],

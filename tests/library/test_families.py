@@ -65,8 +65,8 @@ def test_a_family_that_is_asked_for_is_taken_or_says_why_not() -> None:
     explained = tconv.explain(*dense(), gpu=H200, family="mma")
     assert "mma, on NVIDIA H200" in str(explained)
     assert "mma, on NVIDIA H200" in str(tconv.explain(*dense(torch.float64), gpu=H200, family="mma"))
-    with pytest.raises(Unsupported, match="no taps"):
-        tconv.explain(*dense(), stride=7, gpu=H200, family="mma")
+    with pytest.raises(Unsupported, match="needs sm_80"):
+        tconv.explain(*dense(), gpu=Gpu("T4", "sm_75", 40, 64 * 1024), family="mma")
 
 
 def test_cuda_cores_keep_full_products() -> None:
