@@ -277,7 +277,7 @@ def _define(space):
     return defined
 
 # torch.compile and dispatch modes see a call as this one operator. Its namespace has the digest of this file.
-_OPERATOR = _define("tconv_e84d5eba5f5a97cf")
+_OPERATOR = _define("tconv_ce733a68b003c0f7")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # modules keep their options like this
@@ -654,10 +654,11 @@ TCONV_CONSTANT int power_of_two_from(int value) {
   return power;
 }
 
-// The bits that are set: of each two, of each four, of each byte, of all. Compilers fold it where they do not a loop.
+// The bits that are set: of each two, each four, each byte, each half, of all. Compilers fold this, where a loop stays.
 TCONV_CONSTANT int bit_count(unsigned bits) {
   const unsigned twos = bits - (bits >> 1 & 0x55555555u), fours = (twos & 0x33333333u) + (twos >> 2 & 0x33333333u);
-  return static_cast<int>((fours + (fours >> 4) & 0x0f0f0f0fu) * 0x01010101u >> 24);
+  const unsigned bytes = fours + (fours >> 4) & 0x0f0f0f0fu, halves = bytes + (bytes >> 8);
+  return static_cast<int>(halves + (halves >> 16) & 0x3fu);
 }
 
 // 0 <= index < count, in one comparison.
