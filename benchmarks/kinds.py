@@ -14,9 +14,6 @@ from layers import measured
 from results import Results
 from runs import measure_missing, parser
 
-#: Of float32 where nothing else is said, which the flags let round to TF32.
-_FLOAT16 = "float16"
-
 
 def layer(
     channels: tuple[int, int],
@@ -51,7 +48,7 @@ def layer(
 
 def kinds() -> dict[str, dict[str, Results]]:
     """Layers by kind and name."""
-    half = {"dtype": _FLOAT16}
+    half = {"dtype": "float16"}
     same = {"padding": 1, "output_padding": 1}
     return {
         "no taps": {

@@ -22,8 +22,8 @@ _MOST_TILES_OF_SOME = 2
 _MOST_EXACT_VISITS = 4
 #: Products of a k-tile that the compiler unrolls where it knows the phases.
 _MOST_PRODUCTS = 512
-#: Phases of such a block.
-_MOST_PHASES = 32
+#: Products of a block: each has a bit in the header.
+_MOST_BLOCK_PRODUCTS = 32
 _MOST_INPUT_STAGES, _MOST_WEIGHT_STAGES = 4, 12
 
 
@@ -127,7 +127,11 @@ def suits(shape: WgmmaShape) -> bool:
     few = few & ((shape.accumulated_products == shape.products) | (shape.tile.position_tiles <= _MOST_TILES_OF_SOME))
     few = few & ((shape.row_visits <= _MOST_EXACT_VISITS) | (not shape.exact))
     unrolled = shape.taps * shape.tile.k_tile_steps * shape.tile.position_tiles
-    few = few & (unrolled * (shape.kind == WgmmaKind.ALL_PHASES) <= _MOST_PRODUCTS) & (shape.products <= _MOST_PHASES)
+    few = (
+        few
+        & (unrolled * (shape.kind == WgmmaKind.ALL_PHASES) <= _MOST_PRODUCTS)
+        & (shape.products <= _MOST_BLOCK_PRODUCTS)
+    )
     return of_product & few & (shape.thread_patches <= MOST_PATCHES)
 
 

@@ -161,11 +161,8 @@ def predict(problem: Problem, layer: Layer, tile: WgmmaTile, gpu: Gpu, fitted: C
     turns = where(last | own, 0.0, outputs * shape.share_staged / (CONSUMERS * 2048))
     stores = fitted.sector * runs * ceil_div(run_bytes, 32) + fitted.subtile * turns
     neighbours = where(last, shape.vector_items, where(own, shape.run, _width(problem, shape)))
-    staged = where(last, 1.0, shape.share_staged)
-    stores = (
-        stores
-        + (where(own, fitted.own, fitted.store) * staged + fitted.store * (1 - staged)) * outputs / 32 / neighbours
-    )
+    of_own = fitted.own * shape.share_staged + fitted.store * (1 - shape.share_staged)
+    stores = stores + where(own, of_own, fitted.store) * outputs / 32 / neighbours
     # Whole rows lie behind each other, and one block stores both parts of a sector that two rows share. Other runs end
     # within sectors whose rest another block stores at another time: memory reads them to write a part. That costs
     # less of runs that are longer than a line of the cache.
