@@ -10,40 +10,9 @@ from __future__ import annotations
 import sys
 from functools import partial
 
-from layers import measured
+from layers import layer, measured
 from results import Results
 from runs import measure_missing, parser
-
-
-def layer(
-    channels: tuple[int, int],
-    kernel: list[int],
-    stride: int,
-    batch: int,
-    size: list[int],
-    *,
-    padding: int | list[int] = 0,
-    output_padding: int = 0,
-    dilation: int = 1,
-    groups: int = 1,
-    dtype: str = "float32",
-) -> Results:
-    """A layer as a line of cases.json has it; numbers count for each axis."""
-    dims = len(kernel)
-    return {
-        "in_channels": channels[0],
-        "out_channels": channels[1],
-        "kernel": kernel,
-        "stride": [stride] * dims,
-        "padding": [padding] * dims if isinstance(padding, int) else padding,
-        "output_padding": [output_padding] * dims,
-        "dilation": [dilation] * dims,
-        "groups": groups,
-        "bias": True,
-        "batch": batch,
-        "input_size": size,
-        "dtype": dtype,
-    }
 
 
 def kinds() -> dict[str, dict[str, Results]]:

@@ -47,24 +47,44 @@ _LONG_MS, _LONG_ROUNDS, _LONG_EACH = 5.0, 5, 3
 _LONG_MS_IF_QUICK = 1.0
 
 
+def layer(
+    channels: tuple[int, int],
+    kernel: list[int],
+    stride: int,
+    batch: int,
+    size: list[int],
+    *,
+    padding: int | list[int] = 0,
+    output_padding: int = 0,
+    dilation: int = 1,
+    groups: int = 1,
+    bias: bool = True,
+    dtype: str = "float32",
+) -> Results:
+    """A layer as a line of cases.json has it; numbers count for each axis."""
+    dims = len(kernel)
+    return {
+        "in_channels": channels[0],
+        "out_channels": channels[1],
+        "kernel": kernel,
+        "stride": [stride] * dims,
+        "padding": [padding] * dims if isinstance(padding, int) else padding,
+        "output_padding": [output_padding] * dims,
+        "dilation": [dilation] * dims,
+        "groups": groups,
+        "bias": bias,
+        "batch": batch,
+        "input_size": size,
+        "dtype": dtype,
+    }
+
+
 def strided(
     kernel: int, batch: int, channels: tuple[int, int], size: int, padding: int = 0, output_padding: int = 0
 ) -> Results:
     """A dense 2-D layer of stride 2, all squares, as a line of cases.json would have it."""
-    return {
-        "in_channels": channels[0],
-        "out_channels": channels[1],
-        "kernel": [kernel] * 2,
-        "stride": [2, 2],
-        "padding": [padding] * 2,
-        "output_padding": [output_padding] * 2,
-        "dilation": [1, 1],
-        "groups": 1,
-        "bias": False,
-        "batch": batch,
-        "input_size": [size] * 2,
-        "dtype": "float32",
-    }
+    padded = {"padding": padding, "output_padding": output_padding}
+    return layer(channels, [kernel] * 2, 2, batch, [size] * 2, **padded, bias=False)
 
 
 def problem_of(case: Results) -> Problem:
