@@ -12,7 +12,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy
 import pytest
 import torch
 
@@ -134,126 +133,110 @@ def test_nothing_is_loaded_while_a_graph_is_captured(plan: Plan, monkeypatch: py
         loader.launcher(plan, 0)
 
 
-class _Driver:
-    """Stands in for cuda.core and torch's CUDA half; keeps what was launched."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.launches: list[tuple[Any, ...]] = []
-        self.streams_made: list[int] = []
-        self.threads_given_context: list[int] = []
-        self.current_stream = 0xA0
-        self.overlaps = True
-        core = SimpleNamespace(
-            LaunchConfig=lambda **values: SimpleNamespace(**values),
-            Stream=SimpleNamespace(from_handle=self._stream),
-            launch=lambda *values: self.launches.append(values),
-            Device=lambda index: SimpleNamespace(set_current=self._set_current),
-        )
-        monkeypatch.setattr(loader, "cuda_core", lambda: core)
-        monkeypatch.setattr(loader, "overlaps", lambda device: self.overlaps)
-        monkeypatch.setattr(loader, "_streams", {})
-        monkeypatch.setattr(loader, "_thread", threading.local())
-        monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
-        monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: self.current_stream, raising=False)
-
-    def _stream(self, handle: int) -> str:
-        self.streams_made.append(handle)
-        return f"stream {handle:#x}"
-
-    def _set_current(self) -> None:
-        self.threads_given_context.append(threading.get_ident())
+_OF_KERNEL, _OF_WEIGHTS, _OF_INPUTS = "PPPPiiiiiiii", "PP", "PPiiii"
+_PREPARED = Problem(Layer(2, 16, 32, (1, 2, 2), (1, 2, 2), precision="fp16"), 5, (1, 7, 9))
 
 
-def test_what_is_launched(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    driver = _Driver(monkeypatch)
-    launch = loader.Launcher("kernel", plan, 0)
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The bytes of what is allocated, one after the other; the memory begins at 5001, 5002, …"""
+    found: list[int] = []
+
+    def empty(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> Any:
+        assert (strides, dtype) == ((1,), torch.uint8)
+        found.extend(shape)
+        address = 5000 + len(found)
+        return SimpleNamespace(data_ptr=lambda: address)
+
+    monkeypatch.setattr(loader, "empty", empty)
+    return found
+
+
+def test_what_is_launched(plan: Plan, driver: Any) -> None:
+    launch = loader.Launcher(driver.kernel("kernel", _OF_KERNEL), plan, 0)
     launch(100, 200, 300, 400)
     driver.current_stream = 0xB0
-    launch(101, 201, 0, 401)
+    launch(101, 201, 0, 1 << 47)
     launch(102, 202, 0, 402)
-    first, second, _ = driver.launches
-    stream, config, kernel, *values = first
-    assert (stream, kernel) == ("stream 0xa0", "kernel")
-    assert (config.grid, config.block, config.shmem_size) == (plan.grid, plan.kernel.threads, plan.shared_bytes)
+    first, second, third = driver.launches
+    assert first[:5] == ("kernel", 0xA0, plan.grid, plan.kernel.threads, plan.shared_bytes)
     # x, weight, bias, y, its channels, batch, input and output (depth, height, width): (7-1)*2 - 2 + 3 and (9-1)*3 + 2
-    assert values == [100, 200, 300, 400, 6, 5, 1, 7, 9, 1, 13, 26]
-    assert [type(value) for value in values[4:]] == [numpy.int32] * 8
-    assert (second[0], second[1] is config, second[3:7]) == ("stream 0xb0", True, (101, 201, 0, 401))
-    assert driver.streams_made == [0xA0, 0xB0]
+    sizes = [6, 5, 1, 7, 9, 1, 13, 26]
+    assert first.values == [100, 200, 300, 400, *sizes]
+    assert second == first._replace(stream=0xB0, values=[101, 201, 0, 1 << 47, *sizes])
+    assert third == second._replace(values=[102, 202, 0, 402, *sizes])
 
 
-def test_a_kernel_is_told_of_how_many_channels_its_result_is_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_operands_follow_the_sizes(driver: Any) -> None:
+    layer = Layer(2, 4, 6, kernel=(1, 3, 2), epilogue="max(y * channel0 + channel1, output2)")
+    plan = DIRECT.plan(Problem(layer, 5, (1, 7, 9)), Gpu.h200())
+    launch = loader.Launcher(driver.kernel("kernel", _OF_KERNEL + "PPP"), plan, 0)
+    launch(100, 200, 0, 400, operands=(1 << 40, 600, 700))
+    (launched,) = driver.launches
+    assert launched.values == [100, 200, 0, 400, 6, 5, 1, 7, 9, 1, 9, 10, 1 << 40, 600, 700]
+
+
+def test_a_kernel_is_told_of_how_many_channels_its_result_is_a_slice(driver: Any) -> None:
     """By whoever plans it: one kernel serves both."""
-    driver = _Driver(monkeypatch)
     shapes = [torch.empty(shape, device="meta") for shape in ((5, 2, 7, 9), (2, 6, 3, 2))]
     plans = [decide(*shapes, gpu=Gpu.h200(), into=into).plan for into in (0, 11)]
     for plan in plans:
         assert plan is not None
-        loader.Launcher("kernel", plan, 0)(100, 200, 300, 400)
+        loader.Launcher(driver.kernel("kernel", _OF_KERNEL), plan, 0)(100, 200, 300, 400)
     assert plans[0].kernel == plans[1].kernel  # type: ignore[union-attr]
-    assert [values[7] for values in driver.launches] == [6, 11]
+    assert [launched.values[4] for launched in driver.launches] == [6, 11]
 
 
-def test_weights_are_prepared_before_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    driver = _Driver(monkeypatch)
-    plan = MMA.plan(Problem(Layer(2, 16, 32, (1, 2, 2), (1, 2, 2), precision="fp16"), 5, (1, 7, 9)), Gpu.h200())
-    taken: list[int] = []
-
-    def empty(size: int, dtype: torch.dtype, device: int) -> Any:
-        taken.append(size)
-        return SimpleNamespace(data_ptr=lambda: 5000 + len(taken))
-
-    monkeypatch.setattr(torch, "empty", empty)
-    launch = loader.Launcher("kernel", plan, 0, "preparing")
+def test_weights_are_prepared_before_every_call(driver: Any, taken: list[int]) -> None:
+    plan = MMA.plan(_PREPARED, Gpu.h200())
+    kernels = driver.kernel("kernel", _OF_KERNEL), driver.kernel("preparing", _OF_WEIGHTS)
+    launch = loader.Launcher(kernels[0], plan, 0, kernels[1])
     launch(100, 200, 0, 400)
     launch(100, 200, 0, 400)
     assert plan.preparation is not None
     assert taken == [plan.preparation.bytes] * 2
     for number in (1, 2):
         first, second = driver.launches[2 * number - 2 : 2 * number]
-        assert first[2:] == ("preparing", 200, 5000 + number)
-        assert (first[1].grid, first[1].block) == (plan.preparation.grid, plan.preparation.threads)
-        assert second[2:7] == ("kernel", 100, 5000 + number, 0, 400)
-        assert second[1].programmatic_stream_serialization
+        assert (first.kernel, first.values) == ("preparing", [200, 5000 + number])
+        assert (first.grid, first.threads) == (plan.preparation.grid, plan.preparation.threads)
+        assert (second.kernel, second.values[:4]) == ("kernel", [100, 5000 + number, 0, 400])
+        assert second.overlaps
         # Whatever is in front of the preparation may write the input.
-        assert not first[1].programmatic_stream_serialization
-        assert first[0] == second[0] == "stream 0xa0"
+        assert not first.overlaps
+        assert first.stream == second.stream == 0xA0
 
 
-def test_inputs_are_prepared_before_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inputs_are_prepared_before_the_weights(driver: Any, taken: list[int]) -> None:
     """Behind a kernel of the same call the next begins while that runs; in front of the first, anybody's may stand."""
-    driver = _Driver(monkeypatch)
-    problem = Problem(Layer(2, 16, 32, (1, 2, 2), (1, 2, 2), precision="fp16"), 5, (1, 7, 9))
+    problem = _PREPARED
     block_tile = (1, 1, 2, 8)
     tile = wgmma_tile(
         problem.layer, block_tile=block_tile, channels=32, phases=4, position_tiles=1, stacked=0, k_tile_steps=2,
         patch_columns=1, prepared_inputs=1,
     )  # fmt: skip
     plan = WGMMA.plan_with(problem, Kernel("wgmma", problem.layer, tile), Gpu.h200())
-    taken: list[int] = []
-
-    def empty(size: int, dtype: torch.dtype, device: int) -> Any:
-        taken.append(size)
-        return SimpleNamespace(data_ptr=lambda: 5000 if size == 5 * 16 * 7 * 9 * 2 else 6000)
-
-    monkeypatch.setattr(torch, "empty", empty)
-    launch = loader.Launcher("kernel", plan, 0, "of weights", "of inputs")
+    kernels = [
+        driver.kernel(name, parameters)
+        for name, parameters in (("kernel", _OF_KERNEL), ("of weights", _OF_WEIGHTS), ("of inputs", _OF_INPUTS))
+    ]
+    launch = loader.Launcher(kernels[0], plan, 0, *kernels[1:])
     launch(100, 200, 0, 400)
-    launch(100, 6000, 0, 400, prepared=True)
+    launch(100, 5002, 0, 400, prepared=True)
     inputs, weights, kernel, inputs_alone, kernel_alone = driver.launches
     assert plan.inputs is not None and plan.preparation is not None
     assert taken == [5 * 16 * 7 * 9 * 2, plan.preparation.bytes, 5 * 16 * 7 * 9 * 2]
-    assert inputs[2:] == inputs_alone[2:] == ("of inputs", 100, 5000, 5, 1, 7, 9)
-    assert (inputs[1].grid, inputs[1].block, inputs[1].shmem_size) == (8 * 132, 256, 64 * (64 + 2) * 2)
-    assert weights[2:] == ("of weights", 200, 6000)
-    assert kernel[2:7] == kernel_alone[2:7] == ("kernel", 5000, 6000, 0, 400)
-    for epilogue_ours in (weights, kernel, kernel_alone):
-        assert epilogue_ours[1].programmatic_stream_serialization
+    assert (inputs.kernel, inputs.values) == ("of inputs", [100, 5001, 5, 1, 7, 9])
+    assert inputs_alone == inputs._replace(values=[100, 5003, 5, 1, 7, 9])
+    assert inputs[2:5] == (8 * 132, 256, 64 * (64 + 2) * 2)
+    assert (weights.kernel, weights.values) == ("of weights", [200, 5002])
+    assert (kernel.kernel, kernel.values[:4]) == ("kernel", [5001, 5002, 0, 400])
+    assert kernel_alone.values[:4] == [5003, 5002, 0, 400]
+    for behind_ours in (weights, kernel, kernel_alone):
+        assert behind_ours.overlaps
     for first in (inputs, inputs_alone):
-        assert not first[1].programmatic_stream_serialization
+        assert not first.overlaps
     launch.prepare(200)
-    assert driver.launches[-1][2:] == ("of weights", 200, 6000)
-    assert not driver.launches[-1][1].programmatic_stream_serialization
+    assert driver.launches[-1] == weights._replace(values=[200, 5004], overlaps=False)
 
 
 def test_which_launches_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,38 +255,36 @@ def test_which_launches_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
     loader.overlaps.cache_clear()
 
 
-def test_without_a_preparation_nothing_overlaps(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    driver = _Driver(monkeypatch)
-    loader.Launcher("kernel", plan, 0)(100, 200, 0, 400)
-    assert not driver.launches[0][1].programmatic_stream_serialization
+def test_without_a_preparation_nothing_overlaps(plan: Plan, driver: Any) -> None:
+    loader.Launcher(driver.kernel("kernel", _OF_KERNEL), plan, 0)(100, 200, 0, 400)
+    assert not driver.launches[0].overlaps
 
 
-def test_weights_that_are_prepared_already(monkeypatch: pytest.MonkeyPatch) -> None:
-    driver = _Driver(monkeypatch)
-    plan = MMA.plan(Problem(Layer(2, 16, 32, (1, 2, 2), (1, 2, 2), precision="fp16"), 5, (1, 7, 9)), Gpu.h200())
-    empty = torch.empty
-    monkeypatch.setattr(torch, "empty", lambda size, dtype, device: empty(size, dtype=dtype))
-    launch = loader.Launcher("kernel", plan, 0, "preparing")
+def test_weights_that_are_prepared_already(driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = MMA.plan(_PREPARED, Gpu.h200())
+    monkeypatch.setattr(loader, "empty", lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype))
+    kernels = driver.kernel("kernel", _OF_KERNEL), driver.kernel("preparing", _OF_WEIGHTS)
+    launch = loader.Launcher(kernels[0], plan, 0, kernels[1])
     memory = launch.prepare(200)
     assert plan.preparation is not None and memory.nbytes == plan.preparation.bytes
     assert launch.prepare(201, memory) is memory
-    for (stream, config, *values), weight in zip(driver.launches, (200, 201), strict=True):
-        assert (stream, values) == ("stream 0xa0", ["preparing", weight, memory.data_ptr()])
-        assert (config.grid, config.block) == (plan.preparation.grid, plan.preparation.threads)
+    for launched, weight in zip(driver.launches, (200, 201), strict=True):
+        assert (launched.kernel, launched.values) == ("preparing", [weight, memory.data_ptr()])
+        of_plan = plan.preparation.grid, plan.preparation.threads
+        assert (launched.stream, launched.grid, launched.threads) == (0xA0, *of_plan)
     driver.launches.clear()
     driver.current_stream = 0xB0
     launch(100, memory.data_ptr(), 0, 400, True)
-    ((stream, config, *values),) = driver.launches
-    assert (stream, values[:5]) == ("stream 0xb0", ["kernel", 100, memory.data_ptr(), 0, 400])
+    (launched,) = driver.launches
+    assert launched[:5] == ("kernel", 0xB0, plan.grid, plan.kernel.threads, plan.shared_bytes)
+    assert launched.values[:4] == [100, memory.data_ptr(), 0, 400]
     # Nothing that would let it begin before the kernel in front of it, which may be anybody's, has ended.
-    assert (config.grid, config.block, config.shmem_size) == (plan.grid, plan.kernel.threads, plan.shared_bytes)
-    assert not config.programmatic_stream_serialization
-    assert launch.preparing == "preparing" and loader.Launcher("kernel", plan, 0).preparing is None
+    assert not launched.overlaps
+    assert launch.preparing is kernels[1] and loader.Launcher(kernels[0], plan, 0).preparing is None
 
 
-def test_both_functions_of_a_kernel_are_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    _Driver(monkeypatch)
-    plan = MMA.plan(Problem(Layer(2, 16, 32, (1, 2, 2), (1, 2, 2), precision="fp16"), 5, (1, 7, 9)), Gpu.h200())
+def test_both_functions_of_a_kernel_are_loaded(driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = MMA.plan(_PREPARED, Gpu.h200())
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(loader, "_loaded", {})
     monkeypatch.setattr(loader, "check_driver", lambda: None)
@@ -321,9 +302,8 @@ def test_both_functions_of_a_kernel_are_loaded(monkeypatch: pytest.MonkeyPatch) 
     assert sorted(loads) == [("tconv_kernel", plan.shared_bytes), ("tconv_kernel_weights", 0)]
 
 
-def test_every_thread_gets_a_context_once(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    driver = _Driver(monkeypatch)
-    launch = loader.Launcher("kernel", plan, 0)
+def test_every_thread_gets_a_context_once(plan: Plan, driver: Any) -> None:
+    launch = loader.Launcher(driver.kernel("kernel", _OF_KERNEL), plan, 0)
 
     def twice() -> None:
         launch(1, 2, 0, 3)
@@ -337,8 +317,7 @@ def test_every_thread_gets_a_context_once(plan: Plan, monkeypatch: pytest.Monkey
     assert len(driver.threads_given_context) == len(set(driver.threads_given_context)) == 2
 
 
-def test_threads_load_a_kernel_once(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    _Driver(monkeypatch)
+def test_threads_load_a_kernel_once(plan: Plan, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     loads = []
     ready = threading.Barrier(4)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
@@ -432,9 +411,8 @@ def test_what_the_planner_is_told_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> N
     assert (found[h200.name].bandwidth, found[h200.name].rates) == (h200.bandwidth, h200.rates)
 
 
-def test_a_launch_on_another_device_than_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    driver = _Driver(monkeypatch)
-    plan = MMA.plan(Problem(Layer(2, 16, 32, (1, 2, 2), (1, 2, 2), precision="fp16"), 5, (1, 7, 9)), Gpu.h200())
+def test_a_launch_on_another_device_than_the_current_one(driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = MMA.plan(_PREPARED, Gpu.h200())
     current = [0]
 
     @contextmanager
@@ -447,9 +425,10 @@ def test_a_launch_on_another_device_than_the_current_one(monkeypatch: pytest.Mon
     monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: current[0])
     streams = {0: 0xA0, 1: 0xA1}
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", streams.__getitem__)
-    launch = loader.Launcher("kernel", plan, 1, "preparing")
+    kernels = driver.kernel("kernel", _OF_KERNEL), driver.kernel("preparing", _OF_WEIGHTS)
+    launch = loader.Launcher(kernels[0], plan, 1, kernels[1])
     memory = torch.empty(1)
     assert launch.prepare(200, memory) is memory
     launch(100, memory.data_ptr(), 0, 400, True)
-    assert [values[0] for values in driver.launches] == ["stream 0xa1"] * 2
+    assert [launched.stream for launched in driver.launches] == [0xA1] * 2
     assert current == [0]

@@ -11,18 +11,21 @@ import math
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import _C, Tensor
 
 from tconv.errors import NotWarmedUp
+from tconv.jit.allocation import empty
 from tconv.jit.cache import cache_key, default_cache
 from tconv.jit.compile import Compiled, compile_source
+from tconv.jit.launch import Launch
 from tconv.jit.toolchain import check_driver, cuda_core, driver, driver_version, uninterrupted
 from tconv.kernels.source import PREPARING, PREPARING_INPUTS, header_digest, header_directory, unit
 from tconv.planner import Gpu, Kernel, Plan
+from tconv.pointwise.program import parse
 
 _log = logging.getLogger("tconv")
 _NAME = "tconv_kernel"
@@ -31,10 +34,12 @@ _SHARED_BYTES_BY_DEFAULT = 48 * 1024
 #: Of a multiprocessor, and of a thread at most, in the steps in which they are given.
 _REGISTERS, _MOST_REGISTERS = 65536, 256
 
+#: The strides of a row of bytes.
+_ONE_AFTER_THE_OTHER = (1,)
+
 _lock = threading.Lock()
 #: Each kernel, and those that prepare its weights and its inputs.
 _loaded: dict[tuple[Kernel[Any], int, int], tuple[Any, Any, Any]] = {}
-_streams: dict[int, Any] = {}
 _thread = threading.local()
 
 
@@ -50,47 +55,50 @@ class Launcher:
     """
 
     __slots__ = (
-        *("_config", "_config_if_prepared", "_device", "_kernel", "_launch", "_sizes", "_stream_of"),
-        *("_preparing", "_preparing_alone", "_preparing_config", "_prepared_bytes"),
-        *("_of_inputs", "_inputs_config", "_input_bytes", "_input_sizes"),
+        *("_device", "_launch", "_launch_if_prepared"),
+        *("_prepare_alone", "_prepare_weights", "_prepared_bytes", "_preparing"),
+        *("_input_bytes", "_prepare_inputs"),
     )
 
     def __init__(self, kernel: Any, plan: Plan, device: int, preparing: Any = None, of_inputs: Any = None) -> None:
-        import numpy
+        problem, layer = plan.problem, plan.problem.layer
+        name = layer.describe()
 
-        core = cuda_core()
-        problem = plan.problem
-
-        def config(grid: int, threads: int, shared_bytes: int = 0, behind: Any = None) -> Any:
-            """Of a launch. `behind` a kernel of ours it begins while that runs, and waits for it itself.
+        def behind(kernel: Any) -> bool:
+            """Whether what is launched behind a kernel of ours begins while that runs, and waits for it itself.
 
             In front of the others anybody's kernel may stand, and write what they read at once.
             """
-            overlapping = behind is not None and overlaps(device)
-            return core.LaunchConfig(
-                grid=grid, block=threads, shmem_size=shared_bytes, programmatic_stream_serialization=overlapping
+            return kernel is not None and overlaps(device)
+
+        self._device = device
+        sizes = (problem.batch, *problem.input_size)
+        operands = len(parse(layer.epilogue).operands) if layer.epilogue else 0
+
+        def launch(overlapping: bool) -> Launch:
+            return Launch(
+                f"the kernel for {name}",
+                *(kernel, plan.grid, plan.kernel.threads, plan.shared_bytes),
+                addresses=4,
+                numbers=(problem.y_channels, *sizes, *problem.output_size),
+                operands=operands,
+                overlapping=overlapping,
             )
 
-        self._kernel = kernel
-        self._device = device
-        of_kernel = plan.grid, plan.kernel.threads, plan.shared_bytes
-        self._config = config(*of_kernel, behind=preparing)
-        self._config_if_prepared = config(*of_kernel, behind=of_inputs)
+        self._launch, self._launch_if_prepared = launch(behind(preparing)), launch(behind(of_inputs))
         self._preparing = preparing
-        if (of_weights := plan.preparation) is not None:
-            self._preparing_config = config(of_weights.grid, of_weights.threads, behind=of_inputs)
-            self._preparing_alone = config(of_weights.grid, of_weights.threads)
-            self._prepared_bytes = of_weights.bytes
-        self._of_inputs = of_inputs
-        if plan.inputs is not None:
-            self._inputs_config = config(plan.inputs.grid, plan.inputs.threads, plan.inputs.shared_bytes)
-            self._input_bytes = math.prod(problem.input_shape) * problem.layer.item_bytes
-        # numpy's int32 says its width, and cuda.core packs it eight times faster than a ctypes.c_int.
-        sizes = (problem.y_channels, problem.batch, *problem.input_size, *problem.output_size)
-        self._sizes = tuple(map(numpy.int32, sizes))
-        self._input_sizes = self._sizes[1:5]
-        self._launch = core.launch
-        self._stream_of = core.Stream.from_handle
+        self._prepare_weights = self._prepare_inputs = None
+        if preparing is not None and (of_weights := plan.preparation) is not None:
+            what = f"the kernel that prepares the weights of {name}"
+            of_preparing = partial(Launch, what, preparing, of_weights.grid, of_weights.threads, addresses=2)
+            self._prepare_weights = of_preparing(overlapping=behind(of_inputs))
+            self._prepare_alone = of_preparing()
+            self._prepared_bytes = (of_weights.bytes,)
+        if of_inputs is not None and (how := plan.inputs) is not None:
+            what = f"the kernel that prepares the inputs of {name}"
+            shape = (how.grid, how.threads, how.shared_bytes)
+            self._prepare_inputs = Launch(what, of_inputs, *shape, addresses=2, numbers=sizes)
+            self._input_bytes = (math.prod(problem.input_shape) * layer.item_bytes,)
 
     @property
     def preparing(self) -> Any:
@@ -104,26 +112,28 @@ class Launcher:
 
         `weight` is the address of the weights as they are, or, if `prepared`, of what `prepare` gave; `operands` are
         those of what the layer's program reads.
+
+        Raises:
+            RuntimeError: the driver refuses a launch.
         """
-        device = self._device
-        if torch._C._cuda_getDevice() != device:
-            with torch.cuda.device(device):
+        if _C._cuda_getDevice() != self._device:
+            with torch.cuda.device(self._device):
                 self(x, weight, bias, y, prepared, operands)
             return
         stream = self._stream()
-        if self._of_inputs is not None:
+        if self._prepare_inputs is not None:
             # Freed when the call returns, as below.
-            ordered = torch.empty(self._input_bytes, dtype=torch.uint8, device=device)
-            self._launch(stream, self._inputs_config, self._of_inputs, x, ordered.data_ptr(), *self._input_sizes)
+            ordered = empty(self._input_bytes, _ONE_AFTER_THE_OTHER, torch.uint8)
+            self._prepare_inputs(stream, x, ordered.data_ptr())
             x = ordered.data_ptr()
         if prepared:
-            self._launch(stream, self._config_if_prepared, self._kernel, x, weight, bias, y, *self._sizes, *operands)
+            self._launch_if_prepared(stream, x, weight, bias, y, *operands)
             return
-        if self._preparing is not None:
+        if self._prepare_weights is not None:
             # Freed when the call returns: whoever gets the memory next runs behind this stream's work.
-            own = self._prepare(stream, self._preparing_config, weight)
+            own = self._prepare(stream, self._prepare_weights, weight)
             weight = own.data_ptr()
-        self._launch(stream, self._config, self._kernel, x, weight, bias, y, *self._sizes, *operands)
+        self._launch(stream, x, weight, bias, y, *operands)
 
     def prepare(self, weight: int, memory: Tensor | None = None) -> Tensor:
         """Enqueues the preparation alone, of the contiguous weights at address `weight`.
@@ -134,29 +144,24 @@ class Launcher:
         Returns:
             The bytes that the kernel takes for its weights, at the sizes of any plan with the same `preparing`.
         """
-        device = self._device
-        if torch._C._cuda_getDevice() != device:
-            with torch.cuda.device(device):
+        if _C._cuda_getDevice() != self._device:
+            with torch.cuda.device(self._device):
                 return self.prepare(weight, memory)
-        return self._prepare(self._stream(), self._preparing_alone, weight, memory)
+        return self._prepare(self._stream(), self._prepare_alone, weight, memory)
 
-    def _prepare(self, stream: Any, config: Any, weight: int, memory: Tensor | None = None) -> Tensor:
+    def _prepare(self, stream: int, launch: Launch, weight: int, memory: Tensor | None = None) -> Tensor:
         if memory is None:
-            memory = torch.empty(self._prepared_bytes, dtype=torch.uint8, device=self._device)
-        self._launch(stream, config, self._preparing, weight, memory.data_ptr())
+            memory = empty(self._prepared_bytes, _ONE_AFTER_THE_OTHER, torch.uint8)
+        launch(stream, weight, memory.data_ptr())
         return memory
 
-    def _stream(self) -> Any:
+    def _stream(self) -> int:
         """The current stream of the launcher's device, which is the current device."""
         if not getattr(_thread, "has_context", False):
             # torch makes a device's context current when a thread changes device, not when it merely allocates.
             cuda_core().Device(self._device).set_current()
             _thread.has_context = True
-        handle = torch._C._cuda_getCurrentRawStream(self._device)
-        stream = _streams.get(handle)
-        if stream is None:
-            stream = _streams[handle] = self._stream_of(handle)
-        return stream
+        return _C._cuda_getCurrentRawStream(self._device)
 
 
 def launcher(plan: Plan, device: int, cubin: bytes | None = None) -> Launcher:
@@ -269,14 +274,10 @@ def load(cubin: bytes, name: str, shared_bytes: int, device: int) -> Any:
 
 def written_by(cubin: bytes, name: str, device: int, count: int, arguments: Sequence[int]) -> list[int]:
     """The 64-bit numbers that one thread of the function `name` writes to its first argument; these are the others."""
-    import numpy
-
-    core, kernel = cuda_core(), load(cubin, name, 0, device)
+    launch = Launch(name, load(cubin, name, 0, device), 1, 1, addresses=1, numbers=arguments)
     numbers = torch.zeros(count, dtype=torch.int64, device=f"cuda:{device}")
     with torch.cuda.device(device):
-        stream = core.Stream.from_handle(torch._C._cuda_getCurrentRawStream(device))
-        config = core.LaunchConfig(grid=1, block=1)
-        core.launch(stream, config, kernel, numbers.data_ptr(), *map(numpy.int32, arguments))
+        launch(torch._C._cuda_getCurrentRawStream(device), numbers.data_ptr())
     return numbers.tolist()
 
 

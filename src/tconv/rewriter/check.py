@@ -483,7 +483,7 @@ class _Launched:
 
 
 def launch_on_gpu(cut: Cut, problem: Problem, compiled: Callable[[str, str, str], Compiled], gpu: Gpu) -> Candidate:
-    """The launch by cuda.core, as a candidate."""
+    """The launch as the library makes it, as a candidate."""
     device = torch.cuda.current_device()
 
     def ask(source: str, name: str, arguments: tuple[int, ...]) -> list[int]:

@@ -1,0 +1,129 @@
+"""A kernel's launch as one call of the driver, whose parameters are packed beforehand."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from typing import Any
+
+from tconv.errors import MissingToolchain
+from tconv.jit.toolchain import driver
+
+#: CUlaunchConfig: grid and block of three axes each, shared bytes, stream, attributes and how many there are.
+_CONFIG = struct.Struct("@7IQQI4x")
+_STREAM = struct.calcsize("@7I0Q")
+#: CUlaunchAttribute: which it is, and a value of 64 bytes.
+_ATTRIBUTE = struct.Struct("@I4xI60x")
+#: The CUDA release that brought cuLaunchKernelEx.
+_SINCE = 11060
+
+
+class Launch:
+    """The launch of one kernel. Calling it enqueues the kernel on a stream of the current device.
+
+    A block of memory holds the driver's CUlaunchConfig and, behind it, the kernel's parameters and where each of them
+    lies; a call writes the stream and the addresses. The driver has copied the block when it returns. Until then it is
+    not among the free ones, so that no other thread writes it.
+
+    Args:
+        what: names the kernel in errors.
+        kernel: a loaded `cuda.core.Kernel`.
+        grid, threads, shared_bytes: blocks, threads of a block, and its dynamic shared memory.
+        addresses: how many of them are the kernel's first parameters.
+        numbers: the kernel's next parameters, of 32 bits.
+        operands: how many addresses are its last parameters.
+        overlapping: it may begin before the kernel in front of it has ended, for which it waits itself.
+    """
+
+    __slots__ = (
+        *("_addresses", "_attribute_count", "_attributes", "_config", "_enqueue", "_free"),
+        *("_kernel", "_numbers", "_pack", "_what"),
+    )
+
+    def __init__(
+        self,
+        what: str,
+        kernel: Any,
+        grid: int,
+        threads: int,
+        shared_bytes: int = 0,
+        *,
+        addresses: int,
+        numbers: Sequence[int] = (),
+        operands: int = 0,
+        overlapping: bool = False,
+    ) -> None:
+        self._what, self._kernel = what, kernel
+        self._config = (grid, 1, 1, threads, 1, 1, shared_bytes)
+        self._attributes, self._attribute_count = (ctypes.addressof(_overlapping()), 1) if overlapping else (0, 0)
+        self._addresses, self._numbers = (addresses, operands), tuple(numbers)
+        # The attributes lie between the stream and the addresses.
+        self._pack = struct.Struct(f"@QQI4x{addresses + operands}Q").pack_into
+        self._enqueue = launch_function()
+        self._free: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+
+    def __call__(self, stream: int, *addresses: int) -> None:
+        """Enqueues the kernel.
+
+        Raises:
+            RuntimeError: the driver refuses the launch.
+        """
+        try:
+            block = self._free.pop()
+        except IndexError:
+            block = self._new_block()
+        write, arguments = block
+        write(stream, self._attributes, self._attribute_count, *addresses)
+        status = self._enqueue(*arguments)
+        self._free.append(block)
+        if status:
+            raise RuntimeError(f"the CUDA driver answered {_name_of(status)} at the launch of {self._what}")
+
+    def _new_block(self) -> tuple[Callable[..., None], tuple[Any, ...]]:
+        """What writes to a new block of memory, and the driver's arguments, which point into it."""
+        (first, last), numbers = self._addresses, self._numbers
+        of_numbers = _CONFIG.size + 8 * (first + last)
+        of_places = of_numbers + (4 * len(numbers) + 7) // 8 * 8
+        count = first + len(numbers) + last
+        memory = (ctypes.c_uint64 * (of_places // 8 + count))()
+        places = [ctypes.addressof(memory) + _CONFIG.size + 8 * place for place in range(first + last)]
+        places[first:first] = [ctypes.addressof(memory) + of_numbers + 4 * place for place in range(len(numbers))]
+        _CONFIG.pack_into(memory, 0, *self._config, 0, 0, 0)
+        struct.pack_into(f"{len(numbers)}i", memory, of_numbers, *numbers)
+        struct.pack_into(f"{count}Q", memory, of_places, *places)
+        function = ctypes.c_void_p(int(self._kernel.handle))
+        arguments = (ctypes.byref(memory), function, ctypes.byref(memory, of_places), None)
+        return partial(self._pack, memory, _STREAM), arguments
+
+
+@cache
+def launch_function() -> Callable[..., int]:
+    """The driver's cuLaunchKernelEx, which takes a CUkernel as well. That of the bindings makes objects at each call.
+
+    Raises:
+        MissingToolchain: the CUDA bindings are not installed, or the driver is too old.
+    """
+    bindings = driver()
+    # Stream 0 is the legacy stream to torch, whatever the bindings take it for.
+    legacy = bindings.CUdriverProcAddress_flags.CU_GET_PROC_ADDRESS_LEGACY_STREAM.value
+    status, address, _ = bindings.cuGetProcAddress(b"cuLaunchKernelEx", _SINCE, legacy)
+    if status != bindings.CUresult.CUDA_SUCCESS or not address:
+        raise MissingToolchain(f"the CUDA driver has no cuLaunchKernelEx ({status.name}); update it")
+    # Without the GIL: a launch waits where the stream's queue is full.
+    return ctypes.CFUNCTYPE(ctypes.c_int)(address)
+
+
+@cache
+def _overlapping() -> Any:
+    """The attribute of a launch that may begin early; launches read it at every call."""
+    name = driver().CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+    return ctypes.create_string_buffer(_ATTRIBUTE.pack(name.value, 1), _ATTRIBUTE.size)
+
+
+def _name_of(status: int) -> str:
+    try:
+        return str(driver().CUresult(status).name)
+    except ValueError:  # of a newer driver than the bindings
+        return f"error {status}"
