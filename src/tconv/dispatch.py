@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import _C, Tensor
 from torch._prims_common import suggest_memory_format
 from torch.autograd import forward_ad
 
@@ -111,11 +111,11 @@ def decide(
 
 def passing_mode() -> str | None:
     """Why, at this moment, PyTorch's own operator must see the call; None when nothing asks for that."""
-    if torch._C._are_functorch_transforms_active():
+    if _C._are_functorch_transforms_active():
         return "a functorch transform (vmap, grad, jvp) is active"
     if forward_ad._current_level >= 0:
         return "forward-mode automatic differentiation is active"
-    if torch._C._get_tracing_state() is not None:
+    if _C._get_tracing_state() is not None:
         return "torch.jit is tracing"
     return None
 

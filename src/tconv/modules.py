@@ -33,8 +33,10 @@ class Layer(torch.nn.modules.conv._ConvTransposeNd):
         if _jit.is_scripting():  # TorchScript compiles this branch alone
             return self._torchs_forward(input, output_size)
         else:
-            arguments = call_arguments(self, input, output_size).values()
-            return ops.conv_transpose(len(self.kernel_size), input, self.weight, *arguments, frozen=self.frozen)
+            weight, bias = parameters_of(self)
+            extra = self.output_padding if output_size is None else _output_padding(self, input, output_size)
+            arguments = (self.stride, self.padding, extra, self.groups, self.dilation)
+            return ops.conv_transpose(len(self.kernel_size), input, weight, bias, *arguments, frozen=self.frozen)
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         super()._load_from_state_dict(*args, **kwargs)
@@ -114,7 +116,28 @@ def call_arguments(
     Raises:
         ValueError: `output_size` cannot be reached; torch's own message.
     """
-    output_padding = module._output_padding(
+    return {
+        "bias": module.bias,
+        "stride": module.stride,
+        "padding": module.padding,
+        "output_padding": _output_padding(module, input, output_size),
+        "groups": module.groups,
+        "dilation": module.dilation,
+    }
+
+
+def parameters_of(layer: Layer) -> tuple[Tensor, Tensor | None]:
+    """Its weight and bias, which a module looks for in all other places first."""
+    found: dict[str, Any] = layer._parameters
+    if "weight" in found and "bias" in found:
+        return found["weight"], found["bias"]
+    return layer.weight, layer.bias  # parametrized, or a replica's
+
+
+def _output_padding(
+    module: torch.nn.modules.conv._ConvTransposeNd, input: Tensor, output_size: list[int] | None
+) -> list[int]:
+    return module._output_padding(
         input,
         output_size,
         module.stride,  # type: ignore[arg-type]
@@ -123,11 +146,3 @@ def call_arguments(
         len(module.kernel_size),
         module.dilation,  # type: ignore[arg-type]
     )
-    return {
-        "bias": module.bias,
-        "stride": module.stride,
-        "padding": module.padding,
-        "output_padding": output_padding,
-        "groups": module.groups,
-        "dilation": module.dilation,
-    }

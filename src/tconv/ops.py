@@ -11,7 +11,7 @@ import logging
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import _C, Tensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from tconv.dispatch import PRECISION_OF, decide, passing_mode, result_format
@@ -52,7 +52,7 @@ def conv_transpose(
     if mode := passing_mode():
         _log.debug("PyTorch runs: %s", mode)
         return native(input, weight, bias, *arguments)
-    if torch._C._len_torch_dispatch_stack():
+    if _C._len_torch_dispatch_stack():
         return _traced(dims, input, weight, bias, arguments)
     cast = autocast(input, weight, bias)
     route = find_route(dims, *cast, arguments)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -9,7 +11,8 @@ from tconv import routes
 from tconv.errors import Unsupported
 from tconv.explanation import explain
 from tconv.memory import VECTOR_BYTES
-from tconv.modules import Layer, call_arguments
+from tconv.metadata import alike, never
+from tconv.modules import Layer, call_arguments, parameters_of
 
 
 class PreparedCall:
@@ -31,10 +34,14 @@ class PreparedCall:
 
     def __init__(self, layer: Layer, route: routes.Route, like: Tensor) -> None:
         self._layer, self._route = layer, route
-        self._kinds = tuple(map(_kind, (like, layer.weight, layer.bias)))
-        self._strides = layer.weight.stride()
+        weight, bias = parameters_of(layer)
+        self._kinds = tuple(map(_kind, (like, weight, bias)))
+        self._strides = weight.stride()
         self._result = torch.Size(route.output_shape), like.dtype, like.device
         self._format = route.memory_format if route.directly else torch.contiguous_format
+        #: What tells tensors like the last that were accepted, and whether one of those requires a gradient.
+        self._accepted: tuple[int, Callable[..., bool], bool] = (0, never, False)
+        self._accepted_out: Callable[..., bool] = never
 
     def __call__(self, input: Tensor, out: Tensor | None = None) -> Tensor:
         """The layer's result.
@@ -51,20 +58,35 @@ class PreparedCall:
             ValueError: input, `out`, or the layer's weight or bias is of another kind than the call was prepared for.
         """
         layer, route = self._layer, self._route
-        weight, bias = layer.weight, layer.bias
+        weight, bias = parameters_of(layer)
+        tensors = (input, weight) if bias is None else (input, weight, bias)
+        count, are_alike, requires_grad = self._accepted
+        if len(tensors) != count or not are_alike(*tensors):
+            self._check(input, weight, bias)
+            requires_grad = any(tensor.requires_grad for tensor in tensors)
+            self._accepted = len(tensors), alike(*tensors), requires_grad
+        if requires_grad and torch.is_grad_enabled():
+            raise RuntimeError("a prepared call takes no part in gradients: call it under torch.no_grad()")
+        if out is not None:
+            if not self._accepted_out(out):
+                self._check_out(out)
+                self._accepted_out = alike(out)
+            if out.data_ptr() % VECTOR_BYTES:
+                place = f"{out.data_ptr():#x}; it takes multiples of {VECTOR_BYTES} bytes"
+                raise ValueError(f"got out= that begins at {place}")
+        copy = None if layer.frozen is None else layer.frozen.copy(route.launcher, weight, weight)
+        return routes.launch(route, input, weight, bias, 0 if copy is None else copy.address, output=out)
+
+    def _check(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> None:
         if (_kind(input), _kind(weight), _kind(bias)) != self._kinds or not self._reads(input):
             raise ValueError(self._differs(input, weight, bias))
         if weight.stride() != self._strides:  # whether it is copied was decided before
             wanted = f"this call was prepared for strides {self._strides}: prepare another one"
             raise ValueError(f"got weight of {_named(weight)}; {wanted}")
-        if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (input, weight, bias)):
-            raise RuntimeError("a prepared call takes no part in gradients: call it under torch.no_grad()")
-        if out is not None and not (_kind(out) == self._result and out.is_contiguous(memory_format=self._format)):
+
+    def _check_out(self, out: Tensor) -> None:
+        if not (_kind(out) == self._result and out.is_contiguous(memory_format=self._format)):
             raise ValueError(f"got out= of {_named(out)}; it takes {self._result}, {self._format}")
-        if out is not None and out.data_ptr() % VECTOR_BYTES:
-            raise ValueError(f"got out= that begins at {out.data_ptr():#x}; it takes multiples of {VECTOR_BYTES} bytes")
-        copy = None if layer.frozen is None else layer.frozen.copy(route.launcher, weight, weight)
-        return routes.launch(route, input, weight, bias, 0 if copy is None else copy.address, output=out)
 
     def _reads(self, input: Tensor) -> bool:
         return type(input) is Tensor and input.is_contiguous(memory_format=self._format) and not input.is_neg()

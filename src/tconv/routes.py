@@ -9,18 +9,22 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from operator import is_
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import _C, Tensor
+from torch.nn import Parameter
 
 from tconv.dispatch import Decision, decide
 from tconv.errors import InvalidProgram
-from tconv.memory import aligned
+from tconv.jit.allocation import empty
+from tconv.memory import VECTOR_BYTES, aligned
+from tconv.metadata import alike
 from tconv.planner import FAMILIES
 from tconv.planner.choice import reads_channels_last
 from tconv.pointwise.evaluate import shape_of
@@ -35,6 +39,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("tconv")
 _MOST_ROUTES = 4096
+#: Of one layer, so many calls are recognised without a look at what their tensors are.
+_MOST_SEEN = 4
 
 
 @dataclass(frozen=True)
@@ -46,6 +52,7 @@ class Route:
         device: the index of the tensors' device.
         launcher: of the plan, there.
         output_shape: of the batched result.
+        strides: of what the kernel writes.
         memory_format: of the result.
         arguments: stride, padding, output_padding, groups, dilation, one integer an axis.
         copies: some tensor is not contiguous.
@@ -60,6 +67,7 @@ class Route:
     device: int
     launcher: Launcher
     output_shape: tuple[int, ...]
+    strides: tuple[int, ...]
     memory_format: torch.memory_format
     arguments: tuple[Any, ...]
     copies: bool
@@ -90,11 +98,28 @@ class Noted(NamedTuple):
     device: int
 
 
-#: By metadata of the call; None where PyTorch's operator runs.
-_routes: dict[Any, Route | None] = {}
+class _Seen(NamedTuple):
+    """A call of a layer's parameters, and the route that it took.
+
+    Args:
+        arguments: as of `conv_transpose`, immutable: the same objects are the same arguments.
+        rounds: whether PyTorch might round float32 products to TF32; None where there are none.
+        alike: of its tensors, as `tconv.metadata.alike` gives it.
+    """
+
+    arguments: tuple[Any, ...]
+    rounds: bool | None
+    alike: Callable[..., bool]
+    route: Route | None
+
+
+#: By metadata of the call, its route: None where PyTorch's operator runs. By the identities of a layer's parameters,
+#: which say nothing but where to look, the calls that were last seen.
+_routes: dict[Any, Any] = {}
 _noted: ContextVar[list[Noted] | None] = ContextVar("noted", default=None)
 _UNSEEN: Any = object()
 _INTEGERS = frozenset({int})
+_PLAIN = frozenset({Tensor, Parameter})
 
 
 def find_route(
@@ -112,6 +137,16 @@ def find_route(
         epilogue: the text of the program that the kernel applies to its results.
         into: how many channels the tensor has of which the result is a slice; 0 where it is all of it.
     """
+    of_parameters = (dims, id(weight), id(bias), epilogue, into) if type(weight) is Parameter else None
+    tensors = (input, weight) if bias is None else (input, weight, bias)
+    seen: _Seen
+    for seen in _routes.get(of_parameters, ()):
+        if (
+            all(map(is_, arguments, seen.arguments))
+            and seen.alike(*tensors)
+            and (seen.rounds is None or seen.rounds == allows_tf32())
+        ):
+            return seen.route
     try:
         of_bias = None if bias is None else _metadata(bias)
         rounds = input.dtype is torch.float32 and allows_tf32()
@@ -119,7 +154,7 @@ def find_route(
     except (AttributeError, RuntimeError, TypeError):  # a tensor without strides, an argument of an odd type
         _log.debug("PyTorch runs: %s", decide(input, weight, bias, *arguments, spatial_dims=dims).reason)
         return None
-    route = _routes.get(key, _UNSEEN)
+    route: Route | None = _routes.get(key, _UNSEEN)
     if route is _UNSEEN:
         if (noted := _noted.get()) is not None:
             _note(
@@ -130,6 +165,10 @@ def find_route(
         if len(_routes) >= _MOST_ROUTES:  # lengths that never repeat must not fill the memory
             _routes.clear()
         _routes[key] = route
+    mutable = any(isinstance(argument, list) for argument in arguments)
+    if of_parameters is not None and not mutable and _PLAIN.issuperset(map(type, tensors)):
+        seen = _Seen(arguments, rounds if input.dtype is torch.float32 else None, alike(*tensors), route)
+        _routes[of_parameters] = (seen, *_routes.get(of_parameters, ())[: _MOST_SEEN - 1])
     return route
 
 
@@ -197,7 +236,7 @@ def _route_of(
         plan.problem.layer.epilogue,
         slice(3 - plan.problem.layer.spatial_dims, 3),
     )
-    launch = launcher(plan, device)
+    launch, directly = launcher(plan, device), reads_channels_last(plan)
     _log.info(
         "first call of %s on %s: planned in %.3f s, kernel compiled or found and loaded in %.2f s",
         *(layer.describe(), "x".join(map(str, plan.problem.input_shape))),
@@ -208,6 +247,7 @@ def _route_of(
         device=device,
         launcher=launch,
         output_shape=plan.problem.output_shape,
+        strides=_strides(plan.problem.output_shape, memory_format if directly else torch.contiguous_format),
         memory_format=memory_format,
         arguments=(
             layer.stride[used],
@@ -217,13 +257,17 @@ def _route_of(
             layer.dilation[used],
         ),
         copies=copies,
-        directly=reads_channels_last(plan),
+        directly=directly,
         aligned=FAMILIES[plan.kernel.family].alignment > 1,
         operand_shapes=tuple(shape_of(read.kind, plan.problem.output_shape) for read in parse(epilogue).operands)
         if epilogue
         else (),
         layout=layout_of(plan),
     )
+
+
+def _strides(shape: tuple[int, ...], memory_format: torch.memory_format) -> tuple[int, ...]:
+    return torch.empty(shape, device="meta", memory_format=memory_format).stride()
 
 
 def run(route: Route, input: Tensor, weight: Tensor, bias: Tensor | None, prepared: int = 0) -> Tensor:
@@ -256,22 +300,23 @@ def launch(
         operands: what the program reads, as the kernel takes it.
         output: where the result goes; a tensor of its own if None.
     """
+    if _C._cuda_getDevice() != route.device:
+        with torch.cuda.device(route.device):
+            return launch(route, input, weight, bias, prepared, operands, output)
     if route.copies:
         input = input if route.directly else input.contiguous()
         weight = weight if prepared else weight.contiguous()
         bias = bias if bias is None else bias.contiguous()
-    if route.aligned:
+    x, of_weight = input.data_ptr(), prepared or weight.data_ptr()
+    if route.aligned and (x | of_weight) % VECTOR_BYTES:
         input, weight = aligned(input), weight if prepared else aligned(weight)
+        x, of_weight = input.data_ptr(), prepared or weight.data_ptr()
     given = output is not None
-    if output is None and route.directly:
-        output = torch.empty(
-            route.output_shape, dtype=input.dtype, device=input.device, memory_format=route.memory_format
-        )
-    elif output is None:
-        output = input.new_empty(route.output_shape)
-    of_weight, of_bias = prepared or weight.data_ptr(), 0 if bias is None else bias.data_ptr()
-    read = tuple(operand.data_ptr() for operand in operands)
-    route.launcher(input.data_ptr(), of_weight, of_bias, output.data_ptr(), bool(prepared), read)
+    if output is None:
+        output = empty(route.output_shape, route.strides, input.dtype)
+    of_bias = 0 if bias is None else bias.data_ptr()
+    read = tuple([operand.data_ptr() for operand in operands]) if operands else ()
+    route.launcher(x, of_weight, of_bias, output.data_ptr(), bool(prepared), read)
     if given or route.directly or route.memory_format is torch.contiguous_format:
         return output
     return output.contiguous(memory_format=route.memory_format)

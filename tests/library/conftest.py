@@ -70,6 +70,8 @@ def as_gpu(monkeypatch: pytest.MonkeyPatch) -> Launched:
 
     monkeypatch.setattr(routes, "decide", lambda *a, **k: decide(*a, gpu=Gpu.h200(), **k))
     monkeypatch.setattr(routes, "_routes", {})
+    monkeypatch.setattr(routes, "empty", lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype))
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: -1, raising=False)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(loader, "_loaded", {})
     monkeypatch.setattr(loader, "check_driver", lambda: None)

@@ -6,6 +6,8 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -88,6 +90,24 @@ def test_the_eager_path(dims: int, as_gpu: list[Plan]) -> None:
     assert not any(tensor.is_contiguous() for tensor in shifted)
     torch.testing.assert_close(_run(dims, shifted, arguments), expected)
     assert len(routes._routes) == 2
+
+
+def test_a_call_on_another_device_than_the_current_one(as_gpu: list[Plan], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its memory and its launch are on the tensors' device, which is -1 here."""
+    tensors = _tensors(2, 2, gradient=False)
+    current, used, empty = [1], [], routes.empty
+
+    @contextmanager
+    def device(index: int) -> Iterator[None]:
+        before, current[0] = current[0], index
+        yield
+        current[0] = before
+
+    monkeypatch.setattr(torch.cuda, "device", device)
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: current[0])
+    monkeypatch.setattr(routes, "empty", lambda *kind: used.append(current[0]) or empty(*kind))
+    torch.testing.assert_close(_run(2, tensors, CALLS[2]), ops._NATIVE[2](*tensors, *CALLS[2]))
+    assert (used, current) == ([-1], [1])
 
 
 def test_the_first_call_says_how_long_it_took(as_gpu: list[Plan], caplog: pytest.LogCaptureFixture) -> None:

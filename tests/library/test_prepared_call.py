@@ -68,6 +68,25 @@ def test_frozen_weights_are_prepared_once_and_follow_what_is_seen(
     assert len(as_cuda.prepared) == 2
 
 
+def test_it_checks_where_torch_has_no_guards(as_cuda: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch._C._dynamo.guards, "TensorGuards")
+    with torch.no_grad():
+        call = tconv.prepare(layer_of(), X)
+        for _ in range(2):
+            near(call(X), layer_of(), X)
+        with pytest.raises(ValueError, match="prepared for"):
+            call(X[:1])
+
+
+def test_a_mode_that_was_not_on_before(as_cuda: Any) -> None:
+    layer = layer_of()
+    call = tconv.prepare(layer, X)
+    for mode in (torch.inference_mode, torch.no_grad) * 2:
+        with mode():
+            assert call(X).is_inference() == (mode is torch.inference_mode)
+            near(call(X), layer, X)
+
+
 class Subclass(torch.Tensor):
     pass
 
@@ -87,6 +106,7 @@ class Subclass(torch.Tensor):
 def test_other_inputs_are_refused(as_cuda: Any, x: torch.Tensor, words: str) -> None:
     with torch.no_grad():
         call = tconv.prepare(layer_of(), X)
+        call(X)
         launched = len(as_cuda)
         with pytest.raises(ValueError, match=words):
             call(x)
@@ -105,6 +125,7 @@ def test_other_inputs_are_refused(as_cuda: Any, x: torch.Tensor, words: str) -> 
 def test_other_outputs_are_refused(as_cuda: Any, out: torch.Tensor, words: str) -> None:
     with torch.no_grad():
         call = tconv.prepare(layer_of(), X)
+        call(X, out=torch.empty(2, 16, 16, 16))
         with pytest.raises(ValueError, match=words):
             call(X, out=out)
 
@@ -123,6 +144,7 @@ def test_other_weights_are_refused(as_cuda: Any, change: Callable[[Any], Any]) -
     layer = layer_of()
     with torch.no_grad():
         call = tconv.prepare(layer, X)
+        call(X)
         change(layer)
         with pytest.raises(ValueError, match="prepare another one"):
             call(X)
@@ -130,6 +152,8 @@ def test_other_weights_are_refused(as_cuda: Any, change: Callable[[Any], Any]) -
 
 def test_gradients_are_refused(as_cuda: Any) -> None:
     call = tconv.prepare(layer_of(), X)
+    with torch.no_grad():
+        call(X)
     with pytest.raises(RuntimeError, match="no_grad"):
         call(X)
     call = tconv.prepare(layer_of().requires_grad_(False), X)

@@ -44,7 +44,7 @@ _thread = threading.local()
 
 
 class Launcher:
-    """One plan on one device. Calling it enqueues the kernel on the device's current stream.
+    """One plan on one device. Calling it while that is the current device enqueues the kernel on its current stream.
 
     Args:
         kernel: a loaded `cuda.core.Kernel` with the arguments of `tconv.kernels.source.unit`.
@@ -116,10 +116,6 @@ class Launcher:
         Raises:
             RuntimeError: the driver refuses a launch.
         """
-        if _C._cuda_getDevice() != self._device:
-            with torch.cuda.device(self._device):
-                self(x, weight, bias, y, prepared, operands)
-            return
         stream = self._stream()
         if self._prepare_inputs is not None:
             # Freed when the call returns, as below.
