@@ -7,10 +7,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from cuda.bindings import driver as bindings
 
 from tconv.errors import MissingToolchain
 from tconv.jit import launch as launching
+from tconv.jit import loader
+from tconv.jit.compile import compile_source
 from tconv.jit.launch import Launch
 
 #: Uncached.
@@ -105,3 +108,19 @@ def test_a_driver_without_the_function_is_refused(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(launching, "driver", lambda old=old: old)
         with pytest.raises(MissingToolchain, match="no cuLaunchKernelEx"):
             _LAUNCH_FUNCTION()
+
+
+@pytest.mark.gpu
+def test_a_launch_on_a_gpu(scale_source: str) -> None:
+    """One that is refused leaves nothing behind."""
+    kernel = loader.load(compile_source(scale_source, loader.gpu_of(0).arch, name="scale").cubin, "scale", 0, 0)
+    x, y = torch.arange(32, dtype=torch.float32, device="cuda"), torch.zeros(2, 32, device="cuda")
+    launch, too_many = (Launch("scale", kernel, 1, threads, addresses=2) for threads in (32, 2048))
+    stream = torch.cuda.Stream()
+    torch.cuda.synchronize()
+    launch(stream.cuda_stream, y[0].data_ptr(), x.data_ptr())
+    stream.synchronize()
+    with pytest.raises(RuntimeError, match=r"the CUDA driver answered CUDA_ERROR_\w+ at the launch of scale"):
+        too_many(0, y[1].data_ptr(), x.data_ptr())
+    launch(0, y[1].data_ptr(), x.data_ptr())
+    assert torch.equal(y, 3 * x.expand(2, 32))
