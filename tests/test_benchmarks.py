@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+from tconv.kernels.source import family_header
 from tconv.planner import Gpu
 from tconv.precision import allows_tf32
 
@@ -382,6 +383,14 @@ def test_quick_times_long_calls_less_often_and_the_default_alone(
     assert ("cudnn.benchmark" in found["pytorch_ms"]) is not quick
     # Besides the rounds, one more series for the time with everything waited for.
     assert clock.timed.count(6.0) == counts + (3 if quick else 10)
+
+
+def test_stamps_have_their_places_in_the_kernels(script: Script, tmp_path: Path) -> None:
+    stamps = script("stamps")
+    for family in stamps.STAMPED:
+        names = stamps.stamped_headers(family, tmp_path / family)
+        text = (tmp_path / family / family_header(family)).read_text()
+        assert all(text.count(f"tconv_stamp({number});") == 1 for number in range(len(names)))
 
 
 @pytest.mark.usefixtures("on_h200")

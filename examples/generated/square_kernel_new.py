@@ -2,7 +2,7 @@
 #
 # ModelNew is the model file's Model, with its transposed convolutions on the CUDA kernels in this file.
 # torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.
-# The model file begins at line 433, the kernels at line 507.
+# The model file begins at line 435, the kernels at line 509.
 #
 #   conv_transpose2d  2-D 64→64 k3 s1 tf32  wgmma: 132 blocks of 384, 228560 bytes of shared memory
 #                                           any size: wgmma: 132 blocks of 384, 228560 bytes of shared memory
@@ -29,12 +29,13 @@ ELSEWHERE = "pytorch"
 _Layer = namedtuple("_Layer", "in_channels out_channels kernel_size stride padding dilation groups bias dtype")
 # A kernel: its family, its name, its number in the family's text, and the bytes of shared memory of a block. `columns`:
 # neighbouring columns that it loads at once; a row of the input must have a multiple of them. `single`: axes along
-# which the input must have one element. `tf32`: it rounds operands to TF32. `weight_bytes`: size of the weights
-# in the order in which it loads them; 0 if it takes them as they are. `prepares_inputs`: inputs are reordered, too.
+# which the input must have one element. `input_size`: the only one that it takes, if it is not None. `tf32`: it rounds
+# operands to TF32. `weight_bytes`: size of the weights in the order in which it loads them; 0 if it takes them as they
+# are. `prepares_inputs`: inputs are reordered, too.
 _Kernel = namedtuple(
     "_Kernel",
-    "family name place shared_bytes columns single tf32 weight_bytes prepares_inputs program",
-    defaults=(0, 1, (), False, 0, False, ""),
+    "family name place shared_bytes columns single input_size tf32 weight_bytes prepares_inputs program",
+    defaults=(0, 1, (), None, False, 0, False, ""),
 )
 # The kernels of each layer, the fastest first.
 _RECORDED = {
@@ -64,7 +65,7 @@ def _has_sm_90a(capability):
 def _runs_on(kernel, gpu):
     if kernel.family == "wgmma":
         return _has_sm_90a(gpu.capability)
-    if kernel.family == "mma":
+    if kernel.family in ("mma", "col2im"):
         return gpu.capability >= (8, 0) and kernel.shared_bytes <= gpu.shared_bytes
     return gpu.capability >= (7, 5)
 
@@ -112,7 +113,8 @@ def _launch_for(device, dtype, x_shape, weight_shape, bias_shape, options, progr
         return f"none runs on a GPU of compute capability {gpu.capability[0]}.{gpu.capability[1]}"
     input_size, output_size = _three(x_shape[2:], 1), _three(output, 1)
     for kernel in kernels:
-        if input_size[2] % kernel.columns == 0 and all(input_size[axis] == 1 for axis in kernel.single):
+        alike = kernel.input_size in (None, input_size)
+        if alike and input_size[2] % kernel.columns == 0 and all(input_size[axis] == 1 for axis in kernel.single):
             break
     else:
         return "none takes an input of this size"
@@ -277,7 +279,7 @@ def _define(space):
     return defined
 
 # torch.compile and dispatch modes see a call as this one operator. Its namespace has the digest of this file.
-_OPERATOR = _define("tconv_99fec616b867abcc")
+_OPERATOR = _define("tconv_dc161f7e8657b8c8")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # modules keep their options like this
@@ -620,10 +622,10 @@ constexpr int kVectorItems = 4;
   unsigned char* name = tconv_shared
 
 // A thread's own asynchronous copies of `Bytes` bytes (4, 8 or 16, aligned to their number) from global to shared
-// memory. A group has at most `OfGroup` copies; at most `Groups` groups are on their way at once. Where a copy is not
-// `present`, zeros are written and the address is not read. `wait<N>` returns when all groups but the last N have
-// landed. They are then visible to the thread itself, and to others after a barrier. PTX cp.async,
-// cp.async.commit_group and cp.async.wait_group.
+// memory; some may have another `Size`. A group has at most `OfGroup` copies; at most `Groups` groups are on their way
+// at once. Where a copy is not `present`, zeros are written and the address is not read. `wait<N>` returns when all
+// groups but the last N have landed. They are then visible to the thread itself, and to others after a barrier. PTX
+// cp.async, cp.async.commit_group and cp.async.wait_group.
 template <int Bytes> TCONV_DEVICE void copy_item(void* shared, const void* global, int bytes) {
   const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
   if (Bytes == 16)

@@ -2,9 +2,9 @@
 #
 # ModelNew is the model file's Model, with its transposed convolutions on the CUDA kernels in this file.
 # torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.
-# The model file begins at line 453, the kernels at line 539.
+# The model file begins at line 455, the kernels at line 541.
 #
-#   ups.0  1-D 256→128 k16 s8 p4 bias tf32  mma: 256 blocks of 128, 106512 bytes of shared memory
+#   ups.0  1-D 256→128 k16 s8 p4 bias tf32  col2im: 96 blocks of 512, 212992 bytes of shared memory
 #                                           any size: mma: 80 blocks of 256, 100912 bytes of shared memory
 #   ups.1  1-D 128→64 k16 s8 p4 bias tf32   mma: 260 blocks of 128, 86032 bytes of shared memory
 #                                           any size: mma: 260 blocks of 64, 75792 bytes of shared memory
@@ -37,30 +37,31 @@ ELSEWHERE = "pytorch"
 _Layer = namedtuple("_Layer", "in_channels out_channels kernel_size stride padding dilation groups bias dtype")
 # A kernel: its family, its name, its number in the family's text, and the bytes of shared memory of a block. `columns`:
 # neighbouring columns that it loads at once; a row of the input must have a multiple of them. `single`: axes along
-# which the input must have one element. `tf32`: it rounds operands to TF32. `weight_bytes`: size of the weights
-# in the order in which it loads them; 0 if it takes them as they are. `prepares_inputs`: inputs are reordered, too.
+# which the input must have one element. `input_size`: the only one that it takes, if it is not None. `tf32`: it rounds
+# operands to TF32. `weight_bytes`: size of the weights in the order in which it loads them; 0 if it takes them as they
+# are. `prepares_inputs`: inputs are reordered, too.
 _Kernel = namedtuple(
     "_Kernel",
-    "family name place shared_bytes columns single tf32 weight_bytes prepares_inputs program",
-    defaults=(0, 1, (), False, 0, False, ""),
+    "family name place shared_bytes columns single input_size tf32 weight_bytes prepares_inputs program",
+    defaults=(0, 1, (), None, False, 0, False, ""),
 )
 # The kernels of each layer, the fastest first.
 _RECORDED = {
     _Layer(256, 128, (16,), (8,), (4,), (1,), 1, True, torch.float32): [
-        _Kernel("mma", "conv_ups_0", 0, shared_bytes=106512, columns=4, tf32=True, weight_bytes=3145728),
-        _Kernel("mma", "conv_ups_0_any_size", 1, shared_bytes=100912, tf32=True, weight_bytes=2097152),
+        _Kernel("col2im", "conv_ups_0", 0, shared_bytes=212992, input_size=(1, 1, 256), tf32=True),
+        _Kernel("mma", "conv_ups_0_any_size", 0, shared_bytes=100912, tf32=True, weight_bytes=2097152),
     ],
     _Layer(128, 64, (16,), (8,), (4,), (1,), 1, True, torch.float32): [
-        _Kernel("mma", "conv_ups_1", 2, shared_bytes=86032, columns=4, tf32=True, weight_bytes=524288),
-        _Kernel("mma", "conv_ups_1_any_size", 3, shared_bytes=75792, tf32=True, weight_bytes=524288),
+        _Kernel("mma", "conv_ups_1", 1, shared_bytes=86032, columns=4, tf32=True, weight_bytes=524288),
+        _Kernel("mma", "conv_ups_1_any_size", 2, shared_bytes=75792, tf32=True, weight_bytes=524288),
     ],
     _Layer(64, 32, (4,), (2,), (1,), (1,), 1, True, torch.float32): [
-        _Kernel("mma", "conv_ups_2", 4, shared_bytes=67600, columns=4, tf32=True, weight_bytes=49152),
-        _Kernel("mma", "conv_ups_2_any_size", 5, shared_bytes=43024, tf32=True, weight_bytes=32768),
+        _Kernel("mma", "conv_ups_2", 3, shared_bytes=67600, columns=4, tf32=True, weight_bytes=49152),
+        _Kernel("mma", "conv_ups_2_any_size", 4, shared_bytes=43024, tf32=True, weight_bytes=32768),
     ],
     _Layer(32, 16, (4,), (2,), (1,), (1,), 1, True, torch.float32): [
-        _Kernel("mma", "conv_ups_3", 6, shared_bytes=32784, columns=4, tf32=True, weight_bytes=12288),
-        _Kernel("mma", "conv_ups_3_any_size", 7, shared_bytes=32784, tf32=True, weight_bytes=12288),
+        _Kernel("mma", "conv_ups_3", 5, shared_bytes=32784, columns=4, tf32=True, weight_bytes=12288),
+        _Kernel("mma", "conv_ups_3_any_size", 6, shared_bytes=32784, tf32=True, weight_bytes=12288),
     ],
 }
 
@@ -84,7 +85,7 @@ def _has_sm_90a(capability):
 def _runs_on(kernel, gpu):
     if kernel.family == "wgmma":
         return _has_sm_90a(gpu.capability)
-    if kernel.family == "mma":
+    if kernel.family in ("mma", "col2im"):
         return gpu.capability >= (8, 0) and kernel.shared_bytes <= gpu.shared_bytes
     return gpu.capability >= (7, 5)
 
@@ -132,7 +133,8 @@ def _launch_for(device, dtype, x_shape, weight_shape, bias_shape, options, progr
         return f"none runs on a GPU of compute capability {gpu.capability[0]}.{gpu.capability[1]}"
     input_size, output_size = _three(x_shape[2:], 1), _three(output, 1)
     for kernel in kernels:
-        if input_size[2] % kernel.columns == 0 and all(input_size[axis] == 1 for axis in kernel.single):
+        alike = kernel.input_size in (None, input_size)
+        if alike and input_size[2] % kernel.columns == 0 and all(input_size[axis] == 1 for axis in kernel.single):
             break
     else:
         return "none takes an input of this size"
@@ -297,7 +299,7 @@ def _define(space):
     return defined
 
 # torch.compile and dispatch modes see a call as this one operator. Its namespace has the digest of this file.
-_OPERATOR = _define("tconv_3f9b9e59e0ecf0e3")
+_OPERATOR = _define("tconv_1e59968e09c553ec")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # modules keep their options like this
@@ -541,6 +543,678 @@ def get_init_inputs():
 
 # The CUDA text of the kernels, by family.
 _CUDA = {
+    "col2im": r"""
+namespace tconv {
+// col2im: transposed convolution as one GEMM and col2im, on tensor cores, by mma.sync. From sm_80 on. For layers of few
+// positions, whose time is that of loading their weights.
+//
+// Computes the same as `direct`. x and y are contiguous or channels_last; they and the weights begin at multiples of 16
+// bytes. Weights are taken as they lie: nothing is prepared.
+//
+// The matrices. For an input channel, the taps of neighbouring output channels are neighbours in memory. So are mostly
+// the positions of an image:
+//
+//     rows (output channel, tap)  x  depth (input channel)    weights, rows are neighbours
+//   * depth                       x  columns (position)       inputs
+//   = rows                        x  columns                  what each tap makes of each input
+//
+// An output is the sum of those results whose tap and input meet there (col2im). Every result belongs to one output, or
+// to none where padding cuts it off. Stride, padding and dilation matter for these sums alone.
+//
+// A block has all taps of `kChannels` output channels, and a block tile of inputs: images x depths x rows x columns.
+// Where taps overlap, block tiles do, too: a block stores the outputs of which it has all inputs.
+//
+//      weights     inputs       `splits` sets of warps share the input channels: each multiplies all rows by all
+//      columns
+//    : stage 0 : : stage 0 :    for every splits-th step of 32 bytes of channels. A set has its own stages, copies to
+//    them : stage 1 : : stage 1 :    as global memory has the data, and waits for no other set. Its `high` x `wide`
+//    warps share :   ...   : :   ...   :    rows and columns. After the last step the sets put their sums into shared
+//    memory, in place
+//       of set 0, of set 1 ...  of the stages, and meet. Then each thread sums outputs, over taps and sets.
+//
+// As many stages are asked for at once as shared memory holds: bytes in flight bound the time. So does code: it comes
+// from memory, too, and a block runs most of it once. What copies stands in one loop, which first asks and then
+// multiplies.
+//
+// Rounding: factors to TF32 on their way from a stage to fragments; outputs once, after the epilogue.
+//
+// Not-a-number: reaches the outputs that depend on it, and no others.
+
+// Of the layer.
+constexpr int kGroupInChannels = 256, kGroupOutChannels = 128;
+// Of the tile: what a block, a warp and a thread have.
+constexpr int kWarpsHigh = 2, kWarpsWide = 2, kWarpsSplits = 4, kBlockTileColumns = 128, kChannels = 4, kStages = 8,
+    kPatchPositions = 4;
+constexpr int kSize = 128;
+constexpr int kTogether = 4;
+// A block that is no longer than the overlap is the only one (the planner sees to that).
+constexpr int kStep = (kSize - 1) / kTogether * kTogether;
+constexpr int kKernel = 16;
+constexpr int kStride = 8;
+constexpr int kPadding = 4;
+constexpr int kTapsPerPhase = (kKernel + kStride - 1) / kStride;
+constexpr int kItemBytes = 4;
+constexpr int kBlockRows = kChannels * kKernel;
+constexpr int kWarpRowTiles = (kBlockRows + 16 * kWarpsHigh - 1) / (16 * kWarpsHigh);
+constexpr int kRowTiles = kWarpsHigh * kWarpRowTiles;
+constexpr int kRowBlocks = (kGroupOutChannels + kChannels - 1) / kChannels;
+// Neighbouring rows that a lane loads at once: they belong to as many tiles of rows.
+constexpr int kRowsTogether = 2;
+constexpr int kWarpPositionTiles = (kBlockTileColumns + 8 * kWarpsWide - 1) / (8 * kWarpsWide);
+constexpr int kStepChannels = 32 / kItemBytes;
+constexpr int kSteps = (kGroupInChannels + kStepChannels - 1) / kStepChannels;
+constexpr int kSetSteps = (kSteps + kWarpsSplits - 1) / kWarpsSplits;
+constexpr int kSetThreads = 32 * kWarpsHigh * kWarpsWide;
+constexpr int kThreads = kSetThreads * kWarpsSplits;
+constexpr int kWeightCopy = 16;
+constexpr int kInputCopy = kPatchPositions * kItemBytes;
+// Of a channel's weights and of a position's channels in a step.
+constexpr int kChannelCopies = kBlockRows * kItemBytes / kWeightCopy;
+// Inputs of a step: rows of copies, of a channel or of a position.
+constexpr int kRowCopies = kBlockTileColumns / kPatchPositions;
+// Lanes that load together find different banks: of 32-bit items, four channels lie 8 banks apart; of 16-bit items,
+// eight rows of a matrix lie an odd number of 16 bytes apart.
+constexpr int kWeightPitch = 288;
+constexpr int kInputPitch = 544;
+constexpr int kStageWeightBytes = kStepChannels * kWeightPitch;
+constexpr int kStageBytes = kStageWeightBytes + kStepChannels * kInputPitch;
+// A set's sums take the place of the stages. Lanes that write two positions of eight rows find different banks.
+constexpr int kSumsPitch = 132;  // in floats
+constexpr int kSums = kRowTiles * 16 * kSumsPitch;
+constexpr int kStagesBytes = kWarpsSplits * kStages * kStageBytes;
+constexpr int kSumChannels = 4;
+
+#define TCONV_UNROLL _Pragma("unroll")
+#define TCONV_CONSTANT __host__ __device__ constexpr
+#if !defined(TCONV_EMULATOR)
+#define TCONV_DEVICE __device__ __forceinline__
+#define TCONV_MAY_ALIAS
+#define TCONV_SHARED(name)                                      \
+  extern __shared__ __align__(1024) unsigned char tconv_shared[]; \
+  unsigned char* name = tconv_shared
+#endif
+
+TCONV_CONSTANT int greatest_common_divisor(int a, int b) { return b == 0 ? a : greatest_common_divisor(b, a % b); }
+
+// 0 <= index < count, in one comparison.
+TCONV_DEVICE bool in_range(int index, int count) { return static_cast<unsigned>(index) < static_cast<unsigned>(count); }
+
+// The number whose product with `value` is 1 modulo `modulus`, by Euclid's algorithm; the two must be coprime.
+TCONV_CONSTANT int modular_inverse(int value, int modulus) {
+  long long low = 0, high = 1, rest = modulus, left = value % modulus;
+  while (left > 1) {
+    const long long quotient = rest / left, next_rest = rest % left, next = low - quotient * high;
+    rest = left, left = next_rest, low = high, high = next;
+  }
+  return modulus == 1 ? 0 : static_cast<int>((high % modulus + modulus) % modulus);
+}
+
+// One spatial axis of a layer. Tap k and input i meet at output i*stride + k*dilation - padding. Let phase be output
+// modulo stride, and position q output / stride, rounded down. Each tap belongs to one phase, and tap k reads input
+// q - shift_of(k). The taps of one phase lie tap_period apart and read inputs that lie shift_period apart. Example with
+// kernel 4, stride 2, padding 1:
+//
+//          phase   taps    inputs     Another stride has another table; the formulas stay.
+//            0     1, 3    q, q - 1
+//            1     0, 2    q + 1, q
+template <int Kernel, int Stride, int Padding, int Dilation> struct Axis {
+  static constexpr int kernel = Kernel, stride = Stride, padding = Padding, dilation = Dilation;
+  static constexpr int common = greatest_common_divisor(stride, dilation);
+  static constexpr int tap_period = stride / common, shift_period = dilation / common;
+
+  // The first tap of a phase, or `kernel` if it has none.
+  static TCONV_CONSTANT int first_tap(int phase) {
+    constexpr int inverse = modular_inverse(shift_period % tap_period, tap_period);
+    const int distance = (phase + padding % stride) % stride;
+    if (distance % common != 0) return kernel;
+    int tap = distance / common;
+    if (inverse > 1) tap = static_cast<int>(static_cast<long long>(tap) * inverse % tap_period);
+    return tap < kernel ? tap : kernel;
+  }
+};
+
+// 1 / value within one unit of rounding; 0 for huge values: PTX rcp.approx.ftz.f32.
+#if !defined(TCONV_EMULATOR)
+TCONV_DEVICE float inverse(float value) {
+  float result;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
+  return result;
+}
+#endif
+
+// A factor of a product, rounded to TF32 where the precision says so. The result equals PTX cvt.rn.tf32.f32 (from sm_90
+// on) and cvt.rna.tf32.f32 (from sm_80 on). Integers do it on every GPU, and faster for kernels on CUDA cores.
+// Infinities and NaN stay as they are.
+TCONV_DEVICE float operand(float value) {
+  const unsigned bits = __float_as_uint(value);
+  if ((bits & 0x7f800000u) == 0x7f800000u) return value;
+  const unsigned half_unit = 0xfffu + (bits >> 13 & 1u);
+  return __uint_as_float((bits + half_unit) & 0xffffe000u);
+}
+
+// A thread's own asynchronous copies of `Bytes` bytes (4, 8 or 16, aligned to their number) from global to shared
+// memory; some may have another `Size`. A group has at most `OfGroup` copies; at most `Groups` groups are on their way
+// at once. Where a copy is not `present`, zeros are written and the address is not read. `wait<N>` returns when all
+// groups but the last N have landed. They are then visible to the thread itself, and to others after a barrier. PTX
+// cp.async, cp.async.commit_group and cp.async.wait_group.
+#if !defined(TCONV_EMULATOR)
+template <int Bytes> TCONV_DEVICE void copy_item(void* shared, const void* global, int bytes) {
+  const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+  if (Bytes == 16)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(bytes) : "memory");
+  else
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(global), "n"(Bytes == 16 ? 8 : Bytes),
+        "r"(bytes) : "memory");
+}
+template <int Bytes, int OfGroup, int Groups> struct ThreadCopies {
+  template <int Size = Bytes> TCONV_DEVICE void begin(void* shared, const void* global, bool present) {
+    copy_item<Size>(shared, global, present ? Size : 0);
+  }
+  TCONV_DEVICE void end_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+  template <int N> TCONV_DEVICE void wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
+};
+#endif
+
+// The sizes of a problem, and the number of multiprocessors of the GPU. Axes are depth, height and width.
+struct Sizes { int multiprocessors, batch, input[3], output[3]; };
+
+// The launch of a kernel, and of two kernels before it that prepare its weights and its inputs. These have 0 blocks if
+// the kernel takes weights or inputs as they are. `counted`, the highest number in a kernel's count of blocks or works,
+// must stay below 2^31. If `wide_index`, offsets reach 2^31, and the layer's Index must have 64 bits.
+struct Launch {
+  long long blocks, counted;
+  int threads, shared_bytes;
+  bool wide_index;
+  long long weight_blocks, weight_bytes;
+  int input_blocks, input_shared_bytes;
+};
+
+constexpr long long index_limit = 1ll << 31;
+
+// An image and a position in it: a block tile's first one, or one counted from there.
+struct BlockTilePosition { int image, depth, row, column; };
+
+// The position with the given number in a block tile. A slab has `block_tile_rows` rows. Columns are numbered first,
+// images last.
+TCONV_DEVICE BlockTilePosition position_in_block_tile(int number) {
+  const int column = number % kBlockTileColumns, rows = number / kBlockTileColumns;
+  return {rows, 0, 0, column};
+}
+
+// N elements that are loaded or stored at once; the address must be a multiple of their size.
+template <class T, int N> struct alignas(sizeof(T) * N) TCONV_MAY_ALIAS Vector { T values[N]; };
+
+TCONV_CONSTANT int vector_width(int item_bytes) {
+  int width = 16 / item_bytes;
+  while (kRowsTogether % width != 0) width /= 2;
+  return width;
+}
+
+// Copies N values from shared memory by the widest loads, up to 16 bytes, that divide N. The address must be aligned to
+// that width.
+template <class T> TCONV_DEVICE void load_shared(const T* address, T (&values)[kRowsTogether]) {
+  constexpr int width = vector_width(sizeof(T));
+  using Wide = Vector<T, width>;
+  TCONV_UNROLL for (int i = 0; i < kRowsTogether; i += width) {
+    const Wide wide = *reinterpret_cast<const Wide*>(address + i);
+    TCONV_UNROLL for (int k = 0; k < width; ++k) values[i + k] = wide.values[k];
+  }
+}
+
+// Divides by a number that is known late, in few instructions: 0 <= number < 2^21. The quotient is that of integers: it
+// is 1 / (2 * divisor) away from the next one, and an error of two units in 2^23 is less than that.
+struct QuickDivisor {
+  int divisor;
+  float inverse_divisor;
+
+  TCONV_DEVICE explicit QuickDivisor(int divisor)
+      : divisor(divisor), inverse_divisor(inverse(static_cast<float>(divisor))) {}
+  // Number becomes the quotient; gives the remainder.
+  TCONV_DEVICE int divide(int& number) const {
+    const int quotient = static_cast<int>((static_cast<float>(number) + 0.5f) * inverse_divisor);
+    const int remainder = number - quotient * divisor;
+    number = quotient;
+    return remainder;
+  }
+};
+
+// A barrier is 8 aligned bytes of shared memory, made for a number of arrivals. Its phase ends when these arrivals have
+// happened and all expected bytes have landed; the next phase begins at once. A thread that waits for phase n passes
+// the parity n % 2. It then sees all that arriving threads wrote before they arrived. On a new barrier, a wait for
+// parity 1 returns at once: so a producer finds its stages empty.
+#if !defined(TCONV_EMULATOR)
+TCONV_DEVICE unsigned shared_address(const void* shared) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(shared));
+}
+TCONV_DEVICE void wait(void* barrier, unsigned parity) {
+  asm volatile("{ .reg .pred over; again: mbarrier.try_wait.parity.shared::cta.b64 over, [%0], %1; @!over bra again; }"
+      ::"r"(shared_address(barrier)), "r"(parity) : "memory");
+}
+
+// A barrier of `Count` threads of a block, in whole warps; it orders their memory. `number` is 1 to 15, as
+// __syncthreads has 0. PTX bar.sync.
+template <int Count>
+TCONV_DEVICE void meet(int number) { asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(Count) : "memory"); }
+
+#endif
+
+// As `operand`, by one instruction where the GPU has it.
+TCONV_DEVICE float matrix_operand(float value) {
+#if __CUDA_ARCH__ >= 900
+  {
+    unsigned rounded;
+    asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(value));
+    return __uint_as_float(rounded);
+  }
+#endif
+  return operand(value);
+}
+
+// accumulators += A * B on tensor cores, for 16 rows of A, 8 columns of B, and 32 bytes of each along k. The fragments
+// are as in PTX mma.sync.aligned:
+//   TF32 (the low 13 bits are ignored)    m16n8k8
+//   16-bit items                          m16n8k16
+//   double (its low word first)           m16n8k4, before sm_90 as two m8n8k4
+#if !defined(TCONV_EMULATOR)
+TCONV_DEVICE void multiply_tf32(float(&accumulators)[4], const unsigned(&a)[4], const unsigned(&b)[2]) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+      : "+f"(accumulators[0]), "+f"(accumulators[1]), "+f"(accumulators[2]), "+f"(accumulators[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+#endif
+
+TCONV_CONSTANT int height_count(int inputs) { return inputs <= 1 ? 1 : 1 + (inputs - 1); }
+
+TCONV_CONSTANT int axis_count(int inputs) { return inputs <= kSize ? 1 : 1 + (inputs - kSize + kStep - 1) / kStep; }
+
+// The row of the product in place `row` of tile `tile`.
+TCONV_CONSTANT int col2im_row_of(int tile, int row) {
+  return tile / kRowsTogether * 16 * kRowsTogether + row * kRowsTogether + tile % kRowsTogether;
+}
+
+// The outputs of block `number` of `count` begin here; those of the one after the last, behind all.
+TCONV_CONSTANT int height_first_output(int number, int outputs) {
+  return number == 0 || number < 0 ? 0 : number == 1 || number > outputs ? outputs : number;
+}
+
+// The outputs of block `number` of `count` begin here; those of the one after the last, behind all.
+TCONV_CONSTANT int axis_first_output(int number, int count, int outputs) {
+  const int first = ((number - 1) * kStep + kSize) * kStride - kPadding;
+  return number == 0 || first < 0 ? 0 : number == count || first > outputs ? outputs : first;
+}
+
+struct Epilogue {
+  // The loaded values of a channel: the program's and the bias. `y` adds the bias to an accumulator.
+  struct Channel {
+    float bias;
+    TCONV_DEVICE float y(float accumulator) const { return accumulator + bias; }
+  };
+  const float* bias;  // of the first channel of the block's group
+
+  // Loads the values of a channel, counted from the group's first.
+  TCONV_DEVICE Channel of(int channel) const {
+    Channel of;  // C++14 initialises no bases by a list
+    of.bias = __ldg(bias + channel);
+    return of;
+  }
+};
+
+// The copies of a thread for its set of warps. What a step needs is a table of copies: weights are rows of channels,
+// inputs are rows of channels or, of `inputs_last`, of positions. Threads share a row; so a thread looks its places up
+// once, and goes on from there by what is constant or the same for all.
+struct Col2imCopies {
+  // Threads that share a row, how often, and rows at once.
+  static constexpr int weight_sharers = 16, input_sharers = 32, input_rows = kSetThreads / input_sharers;
+  static constexpr int input_copies = ((kStepChannels + input_rows - 1) / input_rows);
+  static constexpr int weight_items = kWeightCopy / kItemBytes;
+  static constexpr long long filter = static_cast<long long>(kGroupOutChannels) * kKernel;
+  static constexpr long long channels = static_cast<long long>(1) * kGroupInChannels;
+
+  ThreadCopies<16, 3, 8> waiting;
+  const float* weight;  // the thread's first of the next step
+  const float* x;
+  long long at[1];          // the thread's inputs in x, in channel 0 of the group; below 0 for what does not exist
+  long long plane, of_step;      // from a channel of x to the next; where the next step's channels begin
+  int first, rows, run, thread;  // the next step's first channel, existing rows of the block and positions of a run
+  unsigned run_begins;           // where the run of the first image and channel begins; its low bits count
+
+  TCONV_DEVICE Col2imCopies(const float* weight, const float* x, int group, int first_channel, int first_step,
+      const BlockTilePosition& block_tile, int batch, int depths, int height, int width, int thread) : x(x),
+      plane(static_cast<long long>(depths) * height * width), first(first_step * kStepChannels), thread(thread) {
+    const int left = kGroupOutChannels - first_channel;
+    rows = (left < kChannels ? left : kChannels) * kKernel;
+    this->weight = weight + (static_cast<long long>(group) * kGroupInChannels + first + thread / weight_sharers) *
+        filter + static_cast<long long>(first_channel) * kKernel + thread % weight_sharers * weight_items;
+    of_step = first * plane;
+    const long long positions_left =
+        plane - (static_cast<long long>(block_tile.depth) * height + block_tile.row) * width - block_tile.column;
+    run = static_cast<int>(positions_left < kBlockTileColumns ? positions_left : kBlockTileColumns);
+    run_begins = 0;
+
+    const int fast = thread % input_sharers, slow = thread / input_sharers;
+    at[0] = place(fast, group, block_tile, batch, depths, height, width);
+    const bool used = fast < kRowCopies && slow < kStepChannels;
+    if (!used) at[0] = -1;
+    if (used && at[0] >= 0) at[0] += slow * plane;
+  }
+
+  // Where the inputs of a patch, of a position or of an image's run begin in x; -1 for what does not exist.
+  static TCONV_DEVICE long long place(int patch, int group, const BlockTilePosition& first, int batch, int depths,
+                                      int height, int width) {
+    const BlockTilePosition of = position_in_block_tile(patch * kPatchPositions);
+    const int image = first.image + of.image, depth = first.depth + of.depth;
+    const int row = first.row + of.row, column = first.column + of.column;
+    if (image >= batch || depth >= depths || row >= height || column >= width) return -1;
+    const long long position = (static_cast<long long>(depth) * height + row) * width + column;
+    const long long plane = static_cast<long long>(depths) * height * width;
+    const long long first_channel = static_cast<long long>(group) * kGroupInChannels;
+    return (image * channels + first_channel) * plane + position;
+  }
+
+  // Copies `Bytes` bytes, or writes zeros where they do not exist. Two bytes are too few for an asynchronous copy.
+  template <int Bytes> TCONV_DEVICE void copy(unsigned char* to, const float* from, bool present) {
+    if (Bytes >= 4) {
+      waiting.template begin<(Bytes < 4 ? 4 : Bytes)>(to, from, present);
+    } else {
+      float item = {};
+      if (present) item = __ldg(from);
+      *reinterpret_cast<float*>(to) = item;
+    }
+  }
+
+  // Begins the copies of the next step to a stage, as one group. Channels that do not exist are zeros.
+  TCONV_DEVICE void begin(bool wanted, unsigned char* stage) {
+    if (wanted) {
+      unsigned char* const weights =
+          stage + thread / weight_sharers * kWeightPitch + thread % weight_sharers * kWeightCopy;
+
+      const int row = 0, turn = 0, channel = thread / weight_sharers + row, number = thread % weight_sharers + turn;
+      if (number < kChannelCopies && channel < kStepChannels)
+        copy<kWeightCopy>(weights + row * kWeightPitch + turn * kWeightCopy, weight + row * filter + turn *
+            weight_items, number * weight_items < rows);
+      unsigned char* const inputs = stage + kStageWeightBytes + thread / input_sharers * kInputPitch +
+                                    thread % input_sharers * kInputCopy;
+      TCONV_UNROLL for (int i = 0; i < input_copies; ++i) {
+        const int row = i * input_rows, turn = 0;
+        const int slow = thread / input_sharers + row, fast = thread % input_sharers + turn;
+        if (fast >= kRowCopies || slow >= kStepChannels) continue;
+        const bool present = at[0] >= 0;
+        unsigned char* const to = inputs + row * kInputPitch + turn * kInputCopy;
+        const long long from = at[0] + of_step + row * plane;
+        copy<kInputCopy>(to, x + from, present);
+      }
+    }
+    waiting.end_group();
+    first += kWarpsSplits * kStepChannels;
+    weight += kWarpsSplits * kStepChannels * filter;
+    of_step += kWarpsSplits * kStepChannels * plane;
+  }
+
+ private:
+};
+
+TCONV_CONSTANT Launch col2im_launch(const Sizes& sizes) {
+  Launch launch = {};
+  launch.blocks = static_cast<long long>(kRowBlocks) * sizes.batch * height_count(sizes.input[0]) *
+      height_count(sizes.input[1]) * axis_count(sizes.input[2]);
+  launch.counted = launch.blocks;
+  launch.threads = kThreads, launch.shared_bytes = kStagesBytes;
+  return launch;
+}
+
+// The taps of an axis that meet an output, by number, and their inputs. The output is position * stride + rest -
+// padding.
+template <class Axis> struct Meeting {
+  int first_tap, first_input;
+
+  TCONV_DEVICE Meeting(int position, int rest)
+      : first_tap(Axis::first_tap((rest + (Axis::stride - Axis::padding % Axis::stride)) % Axis::stride)),
+        first_input(position + (rest - first_tap * Axis::dilation) / Axis::stride) {}
+  TCONV_DEVICE explicit Meeting(int output)
+      : Meeting((output + Axis::padding) / Axis::stride, (output + Axis::padding) % Axis::stride) {}
+  TCONV_DEVICE int tap(int number) const { return first_tap + number * Axis::tap_period; }
+  TCONV_DEVICE int input(int number) const { return first_input - number * Axis::shift_period; }
+  TCONV_DEVICE bool is_there(int number, int inputs) const {
+    return tap(number) < Axis::kernel && in_range(input(number), inputs);
+  }
+};
+
+// Of each lane of a warp, for its tiles of rows and positions.
+struct Col2imAccumulators { float values[kWarpRowTiles][kWarpPositionTiles][4]; };
+
+// Puts the accumulators of a warp into shared memory, as `sums[row][position]` of its set.
+TCONV_DEVICE void col2im_put(const Col2imAccumulators& accumulators, float* sums, int first_row_tile,
+                             int first_position_tile, int lane) {
+  TCONV_UNROLL for (int i = 0; i < kWarpRowTiles; ++i)
+    TCONV_UNROLL for (int half = 0; half < 2; ++half)
+      TCONV_UNROLL for (int j = 0; j < kWarpPositionTiles; ++j)
+        *reinterpret_cast<Vector<float, 2>*>(
+            sums + col2im_row_of(first_row_tile + i, half * 8 + lane / 4) * kSumsPitch +
+            (first_position_tile + j) * 8 +
+            lane % 4 * 2) = {{accumulators.values[i][j][2 * half], accumulators.values[i][j][2 * half + 1]}};
+}
+
+// The outputs of a block: from `first` on, so many on each axis, of the images and channels of the block.
+struct Col2imOutputs {
+  const float* sums;
+  const Epilogue& epilogue;
+  float* y;  // of the block's group
+  BlockTilePosition first_input, first;
+  int depths, rows, columns;  // of the block
+  int first_channel, batch;
+  int input_depth, input_height, input_width;
+  int y_channels, output_depth, output_height, output_width;
+
+  // Sums what the taps give to some neighbouring channels of an output: taps first and then sets of warps, always in
+  // one order.
+  TCONV_DEVICE void sum(int channel, const Meeting<Axis<1, 1, 0, 1>>& d, const Meeting<Axis<1, 1, 0, 1>>& h,
+                        const Meeting<Axis<16, 8, 4, 1>>& w, float (&totals)[kSumChannels]) const {
+    TCONV_UNROLL for (int k = 0; k < kSumChannels; ++k) totals[k] = 0;
+
+    const bool row_there = d.is_there(0, input_depth) && h.is_there(0, input_height);
+    const int tap_row = (d.tap(0) + h.tap(0)) * kKernel;
+    const int position_row = (d.input(0) - first_input.depth + h.input(0) - first_input.row) * kBlockTileColumns -
+        first_input.column;
+#pragma unroll(2)
+    for (int n_w = 0; n_w < kTapsPerPhase; ++n_w) {
+      // What is not there is not branched around: outputs would wait for each other.
+      const bool there = row_there && w.is_there(n_w, input_width);
+      const int row = channel * kKernel + tap_row + w.tap(n_w);
+      const float* const from = sums + (there ? row * kSumsPitch + position_row + w.input(n_w) : 0);
+#pragma unroll(kWarpsSplits)
+      for (int split = 0; split < kWarpsSplits; ++split)
+        TCONV_UNROLL for (int k = 0; k < kSumChannels; ++k) {
+          const float value = from[split * kSums + k * (kKernel * kSumsPitch)];
+          totals[k] += there ? value : 0;
+        }
+    }
+  }
+
+  // Neighbouring threads have neighbouring positions, so that they read sums side by side. Many phases are other
+  // threads'.
+  TCONV_DEVICE void store() const {
+    const long long plane = static_cast<long long>(output_depth) * output_height * output_width;
+    const int first_position = (first.column + kPadding) / kStride;
+    const int positions = (first.column + columns - 1 + kPadding) / kStride - first_position + 1;
+    const int places = depths * rows * (columns > 0 ? positions : 0) * kStride;
+    const QuickDivisor by_positions(positions);
+#pragma unroll 1
+    for (int number = static_cast<int>(threadIdx.x); number < places; number += kThreads) {
+      int rest = number, part = 0;
+      const int first_phase = rest % kStride;
+      rest /= kStride;
+      const int position = first_position + by_positions.divide(rest), row = first.row, depth = first.depth;
+      part = rest;
+      if (first_input.image >= batch) continue;
+      const Meeting<Axis<1, 1, 0, 1>> d(depth);
+      const Meeting<Axis<1, 1, 0, 1>> h(row);
+      const int first_of = first_channel + part * kSumChannels;
+      const int first_column = position * kStride - kPadding + first_phase;
+      const long long of_image = static_cast<long long>(first_input.image) * y_channels * plane;
+      const long long in_plane = (static_cast<long long>(depth) * output_height + row) * output_width + first_column;
+      float* const to_first = y + of_image + (first_of * plane + in_plane);
+
+      for (int phase = 0; phase < 1; ++phase) {
+        if (!in_range(first_column + phase - first.column, columns)) continue;
+        float totals[kSumChannels];
+        sum(part * kSumChannels, d, h, Meeting<Axis<16, 8, 4, 1>>(position, first_phase + phase), totals);
+        float* to = to_first + phase;
+        TCONV_UNROLL for (int k = 0; k < kSumChannels; ++k, to += plane) {
+          const auto of_channel = epilogue.of(first_of + k);
+          const float output = totals[k] + of_channel.bias;
+          *to = output;
+        }
+      }
+    }
+  }
+};
+
+// Multiplies a step, which lies in `stage`.
+TCONV_DEVICE void col2im_multiply(Col2imAccumulators& accumulators, const unsigned char* stage, int first_row_tile,
+    int first_position_tile, int lane) {
+  unsigned rows[kWarpRowTiles][4];
+  const unsigned char* const inputs = stage + kStageWeightBytes;
+  // Word 2 * half + low of a fragment: row lane / 4 + 8 * low, channel lane % 4 + 4 * half.
+  TCONV_UNROLL for (int word = 0; word < 4; ++word) {
+    float values[kRowsTogether];
+    load_shared<float>(reinterpret_cast<const float*>(stage + (lane % 4 + word / 2 * 4) * kWeightPitch) +
+        col2im_row_of(first_row_tile, word % 2 * 8 + lane / 4), values);
+    TCONV_UNROLL for (int k = 0; k < kRowsTogether; ++k) rows[k][word] = __float_as_uint(matrix_operand(values[k]));
+  }
+  TCONV_UNROLL for (int j = 0; j < kWarpPositionTiles; j += 1) {
+    unsigned columns[2][2];
+    const int position = (first_position_tile + j) * 8 + lane / 4;
+    TCONV_UNROLL for (int half = 0; half < 2; ++half) {
+      const int channel = lane % 4 + half * 4;
+      const float value = *reinterpret_cast<const float*>(inputs + (channel * kInputPitch + position * 4));
+      columns[0][half] = __float_as_uint(matrix_operand(value));
+    }
+    TCONV_UNROLL for (int i = 0; i < kWarpRowTiles; ++i) {
+      // The product above for an element type.
+      multiply_tf32(accumulators.values[i][j], rows[i], columns[0]);
+    }
+  }
+}
+
+TCONV_CONSTANT Launch conv_ups_0_launch(const Sizes& sizes) { return col2im_launch(sizes); }
+}  // namespace tconv
+using namespace tconv;
+
+// ==== conv_ups_0
+extern "C" __global__ void __launch_bounds__(512, 1)
+conv_ups_0(const float* x, const float* weight, const float* bias, float* y, int y_channels, int batch,
+    int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {
+  TCONV_SHARED(shared);
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+
+  // Blocks with the same inputs are neighbours.
+  const int columns = axis_count(input_width), weight_set = static_cast<int>(blockIdx.x) % kRowBlocks;
+  int image_block = static_cast<int>(blockIdx.x) / kRowBlocks, depth = 0, row = 0, column = 0;
+  if (columns > 1) {  // else there is nothing to divide, and the instructions need not be fetched
+    column = image_block % columns, image_block /= columns;
+    row = 0, image_block /= 1;
+    depth = 0, image_block /= 1;
+  }
+  const int group = weight_set / kRowBlocks, first_channel = weight_set % kRowBlocks * kChannels;
+  const BlockTilePosition first = {image_block, depth, row, column * kStep};
+
+  // A set of warps shares the rows and columns of a step.
+  const int set = warp / (kWarpsHigh * kWarpsWide), of_set = warp % (kWarpsHigh * kWarpsWide);
+  const int first_row_tile = of_set % kWarpsHigh * kWarpRowTiles;
+  const int first_position_tile = of_set / kWarpsHigh * kWarpPositionTiles;
+  Col2imCopies copies(weight, x, group, first_channel, set, first, batch, input_depth, input_height,
+                                   input_width, of_set * 32 + lane);
+  unsigned char* const stages = shared + set * (kStages * kStageBytes);
+  Col2imAccumulators accumulators;
+  TCONV_UNROLL for (int i = 0; i < kWarpRowTiles; ++i)
+    TCONV_UNROLL for (int j = 0; j < kWarpPositionTiles; ++j)
+      TCONV_UNROLL for (int k = 0; k < 4; ++k) accumulators.values[i][j][k] = 0;
+
+  // The first turns only ask.
+  int stage = 0, stage_ahead = 0;
+#pragma unroll 1
+  for (int ahead = 0; ahead < kSetSteps + kStages; ++ahead) {
+    const int step = ahead - kStages;
+    if (step >= 0) {
+      copies.waiting.template wait<kStages - 1>();
+      // The threads of a set meet; orders their memory.
+      meet<kSetThreads>(1 + set);  // all see the step, and none reads the one before any more
+    }
+    copies.begin(ahead < kSetSteps, stages + stage_ahead * kStageBytes);
+    stage_ahead = stage_ahead + 1 == kStages ? 0 : stage_ahead + 1;
+    if (step < 0) continue;
+    col2im_multiply(accumulators, stages + stage * kStageBytes, first_row_tile, first_position_tile, lane);
+    stage = stage + 1 == kStages ? 0 : stage + 1;
+  }
+
+  float* const sums = reinterpret_cast<float*>(shared);
+  __syncthreads();  // nobody reads a stage any more
+  col2im_put(accumulators, sums + set * kSums, first_row_tile, first_position_tile, lane);
+  __syncthreads();
+  const Epilogue epilogue{bias + group * kGroupOutChannels};
+  const BlockTilePosition first_output = {first.image, height_first_output(depth, output_depth),
+      height_first_output(row, output_height), axis_first_output(column, columns, output_width)};
+  const Col2imOutputs outputs{ sums, epilogue, y + static_cast<long long>(group) * kGroupOutChannels *
+      (static_cast<long long>(output_depth) * output_height * output_width), first, first_output,
+      height_first_output(depth + 1, output_depth) - first_output.depth, height_first_output(row + 1, output_height) -
+      first_output.row, axis_first_output(column + 1, columns, output_width) - first_output.column, first_channel,
+      batch, input_depth, input_height, input_width, y_channels, output_depth, output_height, output_width};
+  outputs.store();
+}
+
+// ==== launching, on the host; left out where only device code is compiled
+#if !defined(__CUDACC_RTC__) && !defined(TCONV_EMULATOR)
+#include <cstdint>
+#include <cuda_runtime.h>
+#include <vector>
+
+// Enqueues a kernel, and returns a cudaError_t.
+static int enqueue(const void* kernel, void** arguments, int64_t grid, int block, int shared_bytes, int64_t stream) {
+  if (grid >= int64_t(1) << 31) return cudaErrorInvalidConfiguration;
+  const auto blocks = static_cast<unsigned>(grid);
+  const auto on = reinterpret_cast<cudaStream_t>(stream);
+  return cudaLaunchKernel(kernel, blocks, block, arguments, shared_bytes, on);
+}
+
+// Enqueues one kernel, after those that prepare for it, if any. Returns a cudaError_t. If y is 0, it enqueues nothing:
+// it allows the kernel its shared memory on the current device (those that prepare need no leave), and returns the
+// number of samples that one launch may take, the batch or what halving leaves of it, 0 if none fits.
+//
+// `numbers` holds:
+//   0 number of the kernel    1 stream    2 multiprocessors    3 to 6 addresses of x, weight, bias and y
+//   7 address of memory for prepared weights, then prepared inputs    8 channels of the tensor in which y lies
+//   9 batch    10 to 12 depth, height and width of the input    13 to 15 depth, height and width of the output
+//   16 on: addresses of the program's operands
+static int64_t launched(const std::vector<int64_t>& numbers, tconv::Launch (*launch_of)(const tconv::Sizes&),
+                        const void* kernel) {
+  const auto size = [&](int i) { return static_cast<int>(numbers[i]); };
+  tconv::Sizes sizes{size(2), size(9), {size(10), size(11), size(12)}, {size(13), size(14), size(15)}};
+  int64_t stream = numbers[1], x = numbers[3], weight = numbers[4], bias = numbers[5], y = numbers[6];
+  if (y == 0) {
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, launch_of(sizes).shared_bytes);
+    for (; sizes.batch > 0; sizes.batch /= 2) {
+      const tconv::Launch fits = launch_of(sizes);
+      if (fits.counted < tconv::index_limit && !fits.wide_index) break;
+    }
+    return sizes.batch;
+  }
+  int y_channels = size(8), (&input)[3] = sizes.input, (&output)[3] = sizes.output;
+  const tconv::Launch launch = launch_of(sizes);
+  std::vector<void*> arguments = {&x, &weight, &bias, &y, &y_channels, &sizes.batch, input, input + 1,
+                                  input + 2, output, output + 1, output + 2};
+  return enqueue(kernel, arguments.data(), launch.blocks, launch.threads, launch.shared_bytes, stream);
+}
+
+int64_t launch(const std::vector<int64_t>& numbers) {
+  switch (numbers[0]) {
+    case 0: return launched(numbers, tconv::conv_ups_0_launch, (void*)conv_ups_0);
+  }
+  return cudaErrorInvalidValue;
+}
+#endif
+""",
     "mma": r"""
 namespace tconv {
 // mma: transposed convolution as an implicit GEMM on tensor cores, by mma.sync. From sm_80 on.
@@ -701,6 +1375,15 @@ template <class Axis> struct Shifts {
   }
 };
 
+// 1 / value within one unit of rounding; 0 for huge values: PTX rcp.approx.ftz.f32.
+#if !defined(TCONV_EMULATOR)
+TCONV_DEVICE float inverse(float value) {
+  float result;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
+  return result;
+}
+#endif
+
 // A factor of a product, rounded to TF32 where the precision says so. The result equals PTX cvt.rn.tf32.f32 (from sm_90
 // on) and cvt.rna.tf32.f32 (from sm_80 on). Integers do it on every GPU, and faster for kernels on CUDA cores.
 // Infinities and NaN stay as they are.
@@ -857,10 +1540,10 @@ template <int Threads, class Wanted> struct BlockCopy {
 };
 
 // A thread's own asynchronous copies of `Bytes` bytes (4, 8 or 16, aligned to their number) from global to shared
-// memory. A group has at most `OfGroup` copies; at most `Groups` groups are on their way at once. Where a copy is not
-// `present`, zeros are written and the address is not read. `wait<N>` returns when all groups but the last N have
-// landed. They are then visible to the thread itself, and to others after a barrier. PTX cp.async,
-// cp.async.commit_group and cp.async.wait_group.
+// memory; some may have another `Size`. A group has at most `OfGroup` copies; at most `Groups` groups are on their way
+// at once. Where a copy is not `present`, zeros are written and the address is not read. `wait<N>` returns when all
+// groups but the last N have landed. They are then visible to the thread itself, and to others after a barrier. PTX
+// cp.async, cp.async.commit_group and cp.async.wait_group.
 template <int Bytes> TCONV_DEVICE void copy_item(void* shared, const void* global, int bytes) {
   const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
   if (Bytes == 16)
@@ -870,11 +1553,9 @@ template <int Bytes> TCONV_DEVICE void copy_item(void* shared, const void* globa
         "r"(bytes) : "memory");
 }
 template <int Bytes, int OfGroup, int Groups> struct ThreadCopies {
-  TCONV_DEVICE void begin(void* shared, const void* global, bool present) {
-    begin_part(shared, global, present ? Bytes : 0);
+  template <int Size = Bytes> TCONV_DEVICE void begin(void* shared, const void* global, bool present) {
+    copy_item<Size>(shared, global, present ? Size : 0);
   }
-  // Copies the first `bytes` bytes, and writes zeros behind them.
-  TCONV_DEVICE void begin_part(void* shared, const void* global, int bytes) { copy_item<Bytes>(shared, global, bytes); }
   TCONV_DEVICE void end_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
   template <int N> TCONV_DEVICE void wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
 };
@@ -1688,27 +2369,6 @@ TCONV_DEVICE void mma(const float* x, const float* weight, const float* bias, fl
 }
 
 // 1-D 256->128 k16 s8 p4 bias tf32
-struct conv_ups_0_layer {
-  using type = MmaCopiedInputs<conv_ups_0_layer>;
-  using Width = Axis<16, 8, 4, 1>;
-  using WidthShifts = Shifts<Axis<16, 8, 4, 1>>;
-  static constexpr int block_tile_columns = 64, group_in_channels = 256, weight_sets = 64, threads = 128, shared_bytes =
-      106512, group_out_channels = 128, kernel = 16, lane_places = 8, warps_position_tiles = 8, channel_bytes = 288,
-      by_channel = 1, own_words = 1, pipeline_patch_columns = 4, thread_patches = 3, k_tile_vectors = 32, halo_patches
-      = 18, row_patches = 18, patch_lead = 3, halo_columns = 66, k_tile_channels = 128, place_bytes = 4, patch_lanes =
-      8, thread_loads = 24, input_stages = 2, thread_channels = 8, stride = 8, block_tile_origin = 0,
-      pipeline_resident = 0, blocks = 2, warps_row_tiles = 1, warps_splits = 4, warps = 1, subtile_slots = 1,
-      subtile_position_tiles = 8, subtile_pitch = 288, subtile_row_tiles = 1, phase_tiles = 8, block_tile_positions =
-      64, phases = 8, pitch = 72, taps_together = 2, shifts_count = 3, row_blocks = 64, block_row_tiles = 1, k_tiles =
-      2, stage_steps = 16, shifts = 3, every_phase_has_every_shift = 0, padding = 4, shifts_lowest = -1, taps = 16,
-      prepared_channel_tiles = 8, steps = 4, shift_groups = 2, pipeline_k_tile_shifts = 2, weight_stages = 2,
-      shift_bytes = 8192, weight_stage_bytes = 16384, row_places = 72, shifts_halo = 2, phases_known = 0, warps_high =
-      1, warps_wide = 1, pipeline_k_tile_steps = 4, step_bytes = 2304, input_stage_bytes = 36864, tile_bytes = 8192,
-      barrier_at = 106496, input_parts = 0, stored_at = 12288, subtile_bytes = 4608;
-  static constexpr long long preparing_items = 65536, weight_bytes = 3145728, block_weight_bytes = 49152;
-};
-
-// 1-D 256->128 k16 s8 p4 bias tf32
 struct conv_ups_0_any_size_layer {
   using type = MmaTransposedInputs<conv_ups_0_any_size_layer>;
   using Width = Axis<16, 8, 0, 1>;
@@ -1855,7 +2515,6 @@ struct conv_ups_3_any_size_layer {
   static constexpr long long preparing_items = 512, weight_bytes = 12288, block_weight_bytes = 12288;
 };
 
-TCONV_CONSTANT Launch conv_ups_0_launch(const Sizes& sizes) { return mma_launch<conv_ups_0_layer>(sizes); }
 TCONV_CONSTANT Launch conv_ups_0_any_size_launch(const Sizes& sizes) {
   return mma_launch<conv_ups_0_any_size_layer>(sizes);
 }
@@ -1873,16 +2532,6 @@ TCONV_CONSTANT Launch conv_ups_3_any_size_launch(const Sizes& sizes) {
 }
 }  // namespace tconv
 using namespace tconv;
-
-// ==== conv_ups_0
-extern "C" __global__ void __launch_bounds__(128, 2)
-conv_ups_0(const float* x, const float* weight, const float* bias, float* y, int y_channels, int batch,
-    int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {
-  mma<conv_ups_0_layer>(x, weight, bias, y, y_channels, batch, input_depth, input_height, input_width, output_depth,
-      output_height, output_width);
-}
-extern "C" __global__ void __launch_bounds__(preparing_threads)
-conv_ups_0_weights(const float* weight, float* prepared) { mma_weights<conv_ups_0_layer>(weight, prepared); }
 
 // ==== conv_ups_0_any_size
 extern "C" __global__ void __launch_bounds__(256, 1)
@@ -2031,17 +2680,16 @@ static int64_t launched(const std::vector<int64_t>& numbers, tconv::Launch (*lau
 
 int64_t launch(const std::vector<int64_t>& numbers) {
   switch (numbers[0]) {
-    case 0: return launched(numbers, tconv::conv_ups_0_launch, (void*)conv_ups_0, (void*)conv_ups_0_weights, nullptr);
-    case 1: return launched(numbers, tconv::conv_ups_0_any_size_launch, (void*)conv_ups_0_any_size,
+    case 0: return launched(numbers, tconv::conv_ups_0_any_size_launch, (void*)conv_ups_0_any_size,
         (void*)conv_ups_0_any_size_weights, nullptr);
-    case 2: return launched(numbers, tconv::conv_ups_1_launch, (void*)conv_ups_1, (void*)conv_ups_1_weights, nullptr);
-    case 3: return launched(numbers, tconv::conv_ups_1_any_size_launch, (void*)conv_ups_1_any_size,
+    case 1: return launched(numbers, tconv::conv_ups_1_launch, (void*)conv_ups_1, (void*)conv_ups_1_weights, nullptr);
+    case 2: return launched(numbers, tconv::conv_ups_1_any_size_launch, (void*)conv_ups_1_any_size,
         (void*)conv_ups_1_any_size_weights, nullptr);
-    case 4: return launched(numbers, tconv::conv_ups_2_launch, (void*)conv_ups_2, (void*)conv_ups_2_weights, nullptr);
-    case 5: return launched(numbers, tconv::conv_ups_2_any_size_launch, (void*)conv_ups_2_any_size,
+    case 3: return launched(numbers, tconv::conv_ups_2_launch, (void*)conv_ups_2, (void*)conv_ups_2_weights, nullptr);
+    case 4: return launched(numbers, tconv::conv_ups_2_any_size_launch, (void*)conv_ups_2_any_size,
         (void*)conv_ups_2_any_size_weights, nullptr);
-    case 6: return launched(numbers, tconv::conv_ups_3_launch, (void*)conv_ups_3, (void*)conv_ups_3_weights, nullptr);
-    case 7: return launched(numbers, tconv::conv_ups_3_any_size_launch, (void*)conv_ups_3_any_size,
+    case 5: return launched(numbers, tconv::conv_ups_3_launch, (void*)conv_ups_3, (void*)conv_ups_3_weights, nullptr);
+    case 6: return launched(numbers, tconv::conv_ups_3_any_size_launch, (void*)conv_ups_3_any_size,
         (void*)conv_ups_3_any_size_weights, nullptr);
   }
   return cudaErrorInvalidValue;

@@ -153,7 +153,7 @@ def test_two_things_that_differ_have_a_name_each() -> None:
 
 
 @pytest.mark.rotates(3)
-@pytest.mark.parametrize("family", ["direct", "mma", "wgmma"])
+@pytest.mark.parametrize("family", ["direct", "mma", "wgmma", "col2im"])
 def test_a_whole_text_is_the_same_each_time_and_names_no_header(family: str) -> None:
     kernels = [INSTANCES[name].kernel for name in EVALUATED if INSTANCES[name].kernel.family == family][::40]
     text = whole_text(kernels)

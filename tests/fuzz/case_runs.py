@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -24,7 +25,8 @@ from tconv.evaluation.reference import Operands, exact, rounded_tf32
 from tconv.evaluation.tolerance import TF32_OPERANDS, Tolerance, half_ulp
 from tconv.kernels import source
 from tconv.memory import aligned
-from tconv.planner import DIRECT, FAMILIES, MMA, WGMMA, Gpu, Kernel, Plan, Unplannable
+from tconv.planner import COL2IM, DIRECT, FAMILIES, MMA, WGMMA, Family, Gpu, Kernel, Plan, Unplannable
+from tconv.planner.col2im import why_not_col2im
 from tconv.planner.wgmma import why_not_wgmma
 from tconv.problem import TF32
 from tconv.sandbox.emulated import launches
@@ -37,8 +39,8 @@ _LONGEST_MESSAGE = 600
 _LONGEST_RUN_S = 90
 #: Cases that end their program: after so many of one unit, the rest of the unit is left out.
 _ENOUGH_ENDED = 3
-#: Of the tiles of wgmma's model, one of so many is taken.
-_PREFERRED = 20
+#: Of the tiles of a family's model, one of so many is taken; of col2im, whose blocks are many, for so few inputs.
+_PREFERRED, _FEW_INPUTS = 20, 4096
 
 
 @dataclass(frozen=True)
@@ -75,9 +77,10 @@ def plan_of(case: Case, gpu: Gpu) -> Plan | None:
     if case.multiprocessors is not None:
         gpu = replace(gpu, multiprocessors=case.multiprocessors)
     if case.tensor_cores:
-        for family in (MMA, WGMMA) if case.seed % 2 else (WGMMA, MMA):
+        turns = (MMA, WGMMA, COL2IM)
+        for family in (*turns[case.seed % 3 :], *turns[: case.seed % 3]):
             with suppress(Unplannable):
-                plan = family.plan(case.problem, gpu) if family is MMA else _wgmma_plan(case, gpu)
+                plan = family.plan(case.problem, gpu) if family is MMA else _preferred(family, case, gpu)
                 wide = replace(plan.kernel, wide_index=True)
                 return family.plan_with(case.problem, wide, gpu) if case.wide_index else plan
     try:
@@ -89,14 +92,17 @@ def plan_of(case: Case, gpu: Gpu) -> Plan | None:
         return None
 
 
-def _wgmma_plan(case: Case, gpu: Gpu) -> Plan:
-    """One of the tiles that wgmma's model prefers, as the seed says."""
-    if reason := why_not_wgmma(case.problem.layer):
+def _preferred(family: Family[Any], case: Case, gpu: Gpu) -> Plan:
+    """One of the tiles that the family's model prefers, as the seed says; also where it would gain nothing."""
+    layer = case.problem.layer
+    few = math.prod(case.problem.input_size) * case.problem.batch <= _FEW_INPUTS
+    reason = why_not_wgmma(layer) if family is WGMMA else why_not_col2im(layer, 1) or (None if few else "many inputs")
+    if reason:
         raise Unplannable(reason)
-    found, dice = WGMMA.candidates(case.problem, gpu), Random(case.seed)
+    found, dice = family.candidates(case.problem, gpu), Random(case.seed)
     if found is None:
-        raise Unplannable("no tile of the wgmma family fits into shared memory")
-    return WGMMA.plan_with(case.problem, dice.choice(found.first(_PREFERRED)).kernel, gpu)
+        raise Unplannable(f"no tile of the {family.name} family fits into shared memory")
+    return family.plan_with(case.problem, dice.choice(found.first(_PREFERRED)).kernel, gpu)
 
 
 def what_is_wrong(case: Case, operands: Operands, y: Tensor) -> str | None:

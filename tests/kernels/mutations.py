@@ -893,10 +893,105 @@ MUTATIONS_OF_PROGRAMS = {
 }
 
 
+MUTATIONS_OF_COL2IM: dict[str, tuple[str, str, str, str]] = {
+    "block tiles without what they have in common": (
+        "step = size - overlap < together ? size : (size - overlap) / together * together;",
+        "step = size < together ? size : size / together * together;",
+        "col2im-1d-k4-s2-tf32-part",
+        "plain",
+    ),
+    "outputs of a block too early": (
+        "((number - 1) * step + size) * Axis::stride - Axis::padding;",
+        "((number - 1) * step + size) * Axis::stride;",
+        "col2im-2d-k3-s1-fp16-part",
+        "plain",
+    ),
+    "a step that is not waited for": (
+        "wait<Shape::stages_ahead - 1>()",
+        "wait<Shape::stages_ahead>()",
+        "col2im-2d-k2-s2-aligned-tf32-whole",
+        "plain",
+    ),
+    "a set that does not meet": (
+        "col2im_meet<Layer, Tile>(set);  // all see",
+        "// all see",
+        "col2im-2d-k2-s2-aligned-tf32-shared",
+        "thread",
+    ),
+    "sums over stages that are still read": (
+        "__syncthreads();  // nobody reads a stage any more",
+        "",
+        "col2im-2d-k2-s2-aligned-tf32-shared",
+        "thread",
+    ),
+    "sums that are read before all are there": (
+        "first_row_tile, first_position_tile, lane);\n  __syncthreads();",
+        "first_row_tile, first_position_tile, lane);",
+        "col2im-2d-k2-s2-aligned-tf32-shared",
+        "thread",
+    ),
+    "channels beyond the last": (
+        "return whole_steps || first + channel < Layer::group_in_channels;",
+        "return true;",
+        "col2im-2d-k3-s1-tf32-part",
+        "address",
+    ),
+    "inputs outside the map": (
+        "&& at[i % places] >= 0;",
+        ";",
+        "col2im-2d-k3-s1-tf32-part",
+        "address",
+    ),
+    "rows of channels beyond the last": (
+        "exists(channel) && number * weight_items < rows",
+        "exists(channel)",
+        "col2im-2d-k3-s1-tf32-whole",
+        "address",
+    ),
+    "a run from where it does not begin": (
+        "* Shape::run_items - shift, left = run - before;",
+        "* Shape::run_items, left = run - before;",
+        "col2im-1d-k4-s2-fp16-whole",
+        "plain",
+    ),
+    "the whole of a run's last copy": (
+        "present && items > 0 ? items * Shape::item_bytes : 0",
+        "present && items > 0 ? 16 : 0",
+        "col2im-1d-k4-s2-fp16-whole",
+        "address",
+    ),
+    "images beyond the batch": (
+        "if (first_input.image + image >= batch) continue;",
+        "",
+        "col2im-1d-k64-s32-tf32-shared",
+        "address",
+    ),
+    "taps beyond the kernel": (
+        "return tap(number) < Axis::kernel && in_range(input(number), inputs);",
+        "return in_range(input(number), inputs);",
+        "col2im-2d-k3-s2-op1-tf32-whole",
+        "plain",
+    ),
+    "the sums of one set of warps": (
+        "for (int split = 0; split < Tile::Warps::splits; ++split)",
+        "for (int split = 0; split < 1; ++split)",
+        "col2im-2d-k2-s2-aligned-tf32-whole",
+        "plain",
+    ),
+    "a quotient that is rounded": (
+        "(static_cast<float>(number) + 0.5f) * inverse_divisor",
+        "(static_cast<float>(number) + 1.0f) * inverse_divisor",
+        "col2im-2d-k3-s1-fp16-whole",
+        "plain",
+    ),
+}
+
+
 BY_FAMILY = {
     "direct": MUTATIONS,
     "mma": MUTATIONS_OF_MMA,
     "wgmma": MUTATIONS_OF_WGMMA,
+    "col2im": MUTATIONS_OF_COL2IM,
     "programs": MUTATIONS_OF_PROGRAMS,
 }
 

@@ -15,7 +15,7 @@ from random_cases import large_problem, random_unit
 from shapes import differences, evaluate, numbers
 
 from tconv.kernels.instances import AXES
-from tconv.planner import FAMILIES, Gpu, Kernel, MmaTile, WgmmaTile
+from tconv.planner import FAMILIES, Col2imTile, Gpu, Kernel, MmaTile, WgmmaTile
 from tconv.problem import Layer, Problem
 
 #: How many candidates are checked: `TCONV_CANDIDATES=20000` is the full run.
@@ -99,6 +99,8 @@ def test_what_is_wrong_is_told_of_the_kernel_that_it_is_of(family, monkeypatch):
         text = "matrices of two tiles of positions are loaded at once"
     elif isinstance(other.tile, WgmmaTile):
         tile, text = replace(other.tile, k_tile_steps=3), "rows of weights have 64 or 128 bytes"
+    elif isinstance(other.tile, Col2imTile):
+        tile, text = replace(other.tile, stages=100), "a stage holds a step"
     else:
         tile = replace(other.tile, k_tile_channels=5, unroll=2)
         text = "a stage is whole groups of input channels"

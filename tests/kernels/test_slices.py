@@ -70,7 +70,7 @@ def test_it_stays_in_bounds_and_has_no_races(name: str, mode: Mode) -> None:
     assert worst(instance.problem, tensors, emulate(instance, tensors, mode)) == 0
 
 
-@pytest.mark.parametrize("family", ["direct", "mma", "wgmma"])
+@pytest.mark.parametrize("family", ["direct", "mma", "wgmma", "col2im"])
 def test_a_kernel_that_forgets_the_larger_tensor_is_caught(family: str) -> None:
     instance = next(each for each in SLICED.values() if each.kernel.family == family and each.problem.batch > 1)
     text = inlined([(instance.kernel, NAME)])

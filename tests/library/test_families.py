@@ -10,7 +10,7 @@ import torch
 import tconv
 from tconv import routes
 from tconv.errors import Unsupported
-from tconv.planner import Gpu, Plan
+from tconv.planner import FAMILIES, Gpu, Plan
 
 H200 = Gpu.h200()
 NO_OPTIONS = (1, 0, 0, 1, 1)
@@ -99,7 +99,7 @@ def test_an_input_may_begin_anywhere(memory_format: torch.memory_format, as_gpu:
     route = routes.find_route(2, moved, weight, None, NO_OPTIONS)
     assert route is not None and moved.data_ptr() % 16
     close(routes.run(route, moved, weight, None), torch.conv_transpose2d(x, weight))
-    assert as_gpu[-1].kernel.family == "mma"
+    assert FAMILIES[as_gpu[-1].kernel.family].alignment > 1, "its kernel could have read it where it is"
 
 
 @pytest.mark.parametrize("gradient", [False, True])

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.gpu
 
 
 def insist(monkeypatch: pytest.MonkeyPatch, family: str | None) -> None:
-    for module in (compiler, ops):
+    for module in (compiler, ops, routes):
         monkeypatch.setattr(module, "decide", lambda *a, **k: dispatch.decide(*a, **k, family=family))
     monkeypatch.setattr(routes, "_routes", {})
 

@@ -14,6 +14,7 @@ _GPUS = {
     "direct": "CUDA cores from compute capability 7.5 on",
     "mma": "tensor cores from 8.0 on",
     "wgmma": "tensor cores of Hopper, 9.0",
+    "col2im": "tensor cores from 8.0 on",
 }
 
 
@@ -48,7 +49,7 @@ def header(layers: Sequence[PlannedLayer], model: str, lines: Sequence[str]) -> 
 def _made_for(layers: Sequence[PlannedLayer]) -> list[str]:
     """What the file is for, and what becomes of all else, as comments."""
     families = {plan.kernel.family for layer in layers if not layer.left for plan in layer.variants.values()}
-    gpus = [_GPUS[family] for family in sorted(families)]
+    gpus = dict.fromkeys(_GPUS[family] for family in sorted(families))
     return [
         f"# Made for {' and '.join(types_of(layers)) or 'no type'} only (others: --types), at any batch and map size.",
         f"# Runs on {'; '.join(gpus)}.",

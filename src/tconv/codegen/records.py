@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 from tconv.codegen.cuda import Written
 from tconv.codegen.planned import LayerEpilogue, PlannedLayer
 from tconv.kernels import source as kernel_source
-from tconv.planner import FAMILIES, Kernel
+from tconv.planner import FAMILIES, Kernel, Plan
 from tconv.pointwise.calls import known_gradient
 from tconv.pointwise.derivative import BY_RESULT, Computed, Gradient, Source
 from tconv.pointwise.program import parse
-from tconv.problem import TF32, Layer
+from tconv.problem import TF32, Layer, Triple
 from tconv.sandbox.epilogues import POINTWISE, KnownEpilogue
 
 #: So long an entry for a kernel may be that it stands in one line.
@@ -28,11 +28,19 @@ _IN_FLOAT = frozenset(
 
 
 class Recorded(NamedTuple):
-    """A kernel of the file, and of the launch what is recorded with it."""
+    """A kernel of the file, what is recorded of its launch, and the input size that it takes if that is one alone."""
 
     written: Written
     shared_bytes: int
     weight_bytes: int
+    input_size: Triple | None = None
+
+
+def recorded(plan: Plan, written: Written) -> Recorded:
+    """A kernel that was written for a plan."""
+    prepared = 0 if plan.preparation is None else plan.preparation.bytes
+    alone = None if FAMILIES[plan.kernel.family].any_size else plan.problem.input_size
+    return Recorded(written, plan.shared_bytes, prepared, alone)
 
 
 def recorded_of(layers: Sequence[PlannedLayer]) -> dict[Layer, list[Recorded]]:
@@ -54,8 +62,7 @@ def recorded_of(layers: Sequence[PlannedLayer]) -> dict[Layer, list[Recorded]]:
                     ending = f"backward_{number}" if epilogue.backward else f"then_{number}"
                     parts = [own_name, dtype, ending if number else "", size]
                     name = _name(parts, names)
-                    prepared = 0 if plan.preparation is None else plan.preparation.bytes
-                    of_layer[kernel] = Recorded(Written(kernel, name), plan.shared_bytes, prepared)
+                    of_layer[kernel] = recorded(plan, Written(kernel, name))
     order = [plans[0].problem.layer for layer in layers for plans in layer.groups]
     return {layer: list(found[layer].values()) for layer in dict.fromkeys(order)}
 
@@ -96,6 +103,7 @@ def _kernel(layer: Layer, recorded: Recorded, place: int, constants: Mapping[str
         "shared_bytes": recorded.shared_bytes,
         "columns": columns if columns > 1 else None,
         "single": single or None,
+        "input_size": recorded.input_size,
         "tf32": kernel.layer.precision in TF32 or None,
         "weight_bytes": recorded.weight_bytes or None,
         "prepares_inputs": kernel_source.prepares_inputs(kernel) or None,

@@ -11,13 +11,20 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from tconv.kernels import direct, mma, wgmma
+from tconv.kernels import col2im, direct, mma, wgmma
 from tconv.kernels.cases import PROGRAMS, Instance
 
 #: What the templates of a family read from their parameters, and which values behave differently.
-AXES: Mapping[str, Mapping[str, str]] = MappingProxyType({"direct": direct.AXES, "mma": mma.AXES, "wgmma": wgmma.AXES})
+AXES: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {"direct": direct.AXES, "mma": mma.AXES, "wgmma": wgmma.AXES, "col2im": col2im.AXES}
+)
 _INSTANCES: Mapping[str, Callable[[], Iterator[Instance]]] = MappingProxyType(
-    {"direct": direct.instances, "mma": mma.instances, "wgmma": wgmma.instances}
+    {
+        "direct": direct.instances,
+        "mma": mma.instances,
+        "wgmma": wgmma.instances,
+        "col2im": col2im.instances,
+    }
 )
 
 

@@ -1,6 +1,8 @@
 """From a problem and a GPU to a plan: which kernel, which tile, which grid, and why. Nothing of torch or CUDA."""
 
 from tconv.planner.choice import choose
+from tconv.planner.col2im import COL2IM
+from tconv.planner.col2im.tile import Col2imTile
 from tconv.planner.direct import DIRECT
 from tconv.planner.direct.tile import DirectTile
 from tconv.planner.families import FAMILIES
@@ -14,10 +16,12 @@ from tconv.planner.wgmma import WGMMA
 from tconv.planner.wgmma.tile import WgmmaTile
 
 __all__ = [
+    "COL2IM",
     "DIRECT",
     "FAMILIES",
     "MMA",
     "WGMMA",
+    "Col2imTile",
     "DirectTile",
     "Family",
     "Gpu",

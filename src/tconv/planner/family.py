@@ -78,6 +78,8 @@ class Family(ABC, Generic[Tile]):
     preparing_threads: int
     #: Bytes at whose multiples input and weights begin.
     alignment: int
+    #: Whether a kernel may run maps of other sizes than it was planned for: `runs` says of which.
+    any_size: bool = True
     #: Which outputs a non-finite number reaches: those that depend on it, or others of the same phases as well.
     reach: Literal["exact", "phases"]
 

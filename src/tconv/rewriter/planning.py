@@ -222,7 +222,12 @@ def _worth_their_lines(times: Mapping[Problem, Mapping[str, float]], counts: Map
     sets = [chosen for size in range(1, len(names) + 1) for chosen in combinations(names, size)]
     allowed = total(names) * _HARDLY_LONGER
     worth = [chosen for chosen in sets if total(chosen) <= allowed]
-    return min(worth, key=lambda chosen: (len(chosen), total(chosen)), default=())
+
+    def written(chosen: Collection[str]) -> int:
+        """Families of a file: one for any size is always among them."""
+        return len(chosen) + (not any(FAMILIES[name].any_size for name in chosen))
+
+    return min(worth, key=lambda chosen: (written(chosen), total(chosen)), default=())
 
 
 def _of_these(families: Collection[str], tuned: Answers, measured: Mapping[Question, Sequence[Tuned]]) -> Answers:
@@ -258,7 +263,7 @@ def _in_type(problem: Problem, dtype: str, wanted: Wanted, resolve: Resolve) -> 
 
 
 def _any_size(best: Plan, gpu: Gpu) -> list[Plan]:
-    """The plan of a kernel that runs rows of any width and maps of any size, of the same family if that has one.
+    """The plan of a kernel that runs rows of any width and maps of any size, of the same family if that has some.
 
     None where `best` does.
     """
@@ -267,9 +272,10 @@ def _any_size(best: Plan, gpu: Gpu) -> list[Plan]:
     # Some kernels are for axes of one input alone, some for rows that are even.
     depth, height, width = (size if axis < unused else max(size, 2) for axis, size in enumerate(problem.input_size))
     uneven = replace(problem, input_size=(depth, height, width + 1 - width % 2))
-    if replan(uneven, best.kernel, gpu):
+    own = FAMILIES[best.kernel.family].any_size
+    if own and replan(uneven, best.kernel, gpu):
         return []
-    for families in ([best.kernel.family], list(FAMILIES)):
+    for families in ([best.kernel.family] * own, [name for name, family in FAMILIES.items() if family.any_size]):
         with suppress(Unplannable):
             found = replan(problem, choose(Question(uneven), gpu, families).kernel, gpu)
             return [] if found is None else [found]

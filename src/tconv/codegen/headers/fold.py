@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from tree_sitter import Node
 
 from tconv.codegen.headers.constants import Constants, scope_of_function, scope_of_struct
-from tconv.codegen.headers.syntax import STRUCTS, Text, declared_name, expression, field, walk
+from tconv.codegen.headers.syntax import STRUCTS, Text, declared_name, expression, field, walk, words
 
 UNROLLED = re.compile(r"#pragma unroll\((.*)\)$", re.DOTALL)
 _FUNCTIONS = ("function_definition", "lambda_expression")
@@ -237,7 +237,7 @@ class Folding:
             return gap + text if text else ""
         columns = _indent(self.text, remains) - _indent(self.text, node)
         own = set(declared(remains)) if remains.type == "compound_statement" else set()
-        if remains.type != "compound_statement" or own & names:
+        if remains.type != "compound_statement" or own & (names | meant_behind(node)):
             text = self.of(remains, scope)
             return gap + moved(text, columns) if text else ""
         names |= own
@@ -287,6 +287,36 @@ def declared(compound: Node) -> list[str]:
     """The names that a compound statement declares itself."""
     declarations = [child for child in compound.named_children if child.type == "declaration"]
     return [declared_name(declarator) for each in declarations for declarator in _declarators(each)]
+
+
+def declared_beside(block: Node) -> set[str]:
+    """What the function around a block declares elsewhere, outside of it."""
+    function = block
+    while function.parent is not None and function.type != "function_definition":
+        function = function.parent
+    kinds = ("declaration", "parameter_declaration")
+    return {
+        declared_name(declarator)
+        for node in walk(function, lambda node: node != block)
+        if node.type in kinds
+        for declarator in node.children_by_field_name("declarator")
+    }
+
+
+def meant_behind(block: Node) -> set[str]:
+    """Names behind a block in its function that are of members, or of what is outside.
+
+    What the block declares by such a name must stay within its braces.
+    """
+    names: set[str] = set()
+    node = block
+    while node.parent is not None and node.type != "function_definition":
+        behind = node.next_named_sibling
+        while behind is not None:
+            names |= {words(each) for each in walk(behind) if each.type == "identifier"}
+            behind = behind.next_named_sibling
+        node = node.parent
+    return names - declared_beside(block)
 
 
 def _indent(text: Text, node: Node) -> int:

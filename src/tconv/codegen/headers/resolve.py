@@ -569,6 +569,13 @@ class Resolving(Folding):
             return self._type_shown(types, name, self.text.of(node))
         return self._choice(node, scopes)
 
+    def _is_bound(self, node: Node) -> bool:
+        """Whether a sign before it would take the first part of a quotient in its place."""
+        around = node.parent
+        if around is None or around.type != "binary_expression" or around.children[-1] != node:
+            return False
+        return self.text.of(field(around, "operator")) in "*/%"
+
     def _call(self, node: Node, scopes: Scopes) -> str:
         value = self.kernels.value(node, scopes)
         function = node.child_by_field_name("function")
@@ -578,7 +585,8 @@ class Resolving(Folding):
                 a, b = (self.of(each, scopes) for each in field(node, "arguments").named_children)
                 b = b if re.fullmatch(r"\w+", b) else f"({b})"
                 if re.search(r"\bk[A-Z]", a + b) and value > 1:
-                    return f"({a} + {b} - 1) / {b}"
+                    made = f"({a} + {b} - 1) / {b}"
+                    return f"({made})" if self._is_bound(node) else made
             return str(value)
         if function is not None and function.type == "qualified_identifier":
             found = self.kernels.each(lambda world, scope: world.owner(function, scope), scopes)

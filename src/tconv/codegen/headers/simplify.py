@@ -8,7 +8,7 @@ from typing import Any
 from tree_sitter import Node
 
 from tconv.codegen.headers.evaluate import Scope, Unknown, World, does_something, scope_of_function, scope_of_struct
-from tconv.codegen.headers.fold import Folding, declared, leaves_round, moved
+from tconv.codegen.headers.fold import Folding, declared, declared_beside, leaves_round, meant_behind, moved
 from tconv.codegen.headers.syntax import STRUCTS, Text, declared_name, field, walk, words
 
 _FUNCTIONS = ("function_definition", "lambda_expression")
@@ -242,24 +242,10 @@ class Simplifying(Folding):
                 return self._with(node, turn, "".join(before) + made)
         if remains is node and node.type == "compound_statement":
             own = set(declared(node))
-            if not own & (names | _declared_beside(node)):
+            if not own & (names | declared_beside(node) | meant_behind(node)):
                 names |= own
                 return moved(self._items(node, scope, names), 2)
         return super()._statement(node, remains, gap, scope, names)
-
-
-def _declared_beside(block: Node) -> set[str]:
-    """What the function around a block declares elsewhere, outside of it."""
-    function = block
-    while function.parent is not None and function.type != "function_definition":
-        function = function.parent
-    kinds = ("declaration", "parameter_declaration")
-    return {
-        declared_name(declarator)
-        for node in walk(function, lambda node: node != block)
-        if node.type in kinds
-        for declarator in node.children_by_field_name("declarator")
-    }
 
 
 def _is_int(node: Node) -> bool:

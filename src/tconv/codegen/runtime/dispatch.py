@@ -36,7 +36,7 @@ def _has_sm_90a(capability):
 def _runs_on(kernel, gpu):
     if kernel.family == "wgmma":
         return _has_sm_90a(gpu.capability)
-    if kernel.family == "mma":
+    if kernel.family in ("mma", "col2im"):
         return gpu.capability >= (8, 0) and kernel.shared_bytes <= gpu.shared_bytes
     return gpu.capability >= (7, 5)
 
@@ -90,7 +90,8 @@ def _launch_for(device, dtype, x_shape, weight_shape, bias_shape, options, progr
         return f"none runs on a GPU of compute capability {gpu.capability[0]}.{gpu.capability[1]}"
     input_size, output_size = _three(x_shape[2:], 1), _three(output, 1)
     for kernel in kernels:
-        if input_size[2] % kernel.columns == 0 and all(input_size[axis] == 1 for axis in kernel.single):
+        alike = kernel.input_size in (None, input_size)
+        if alike and input_size[2] % kernel.columns == 0 and all(input_size[axis] == 1 for axis in kernel.single):
             break
     else:
         return "none takes an input of this size"

@@ -21,15 +21,16 @@ ELSEWHERE = "pytorch"
 _Layer = namedtuple("_Layer", "in_channels out_channels kernel_size stride padding dilation groups bias dtype")
 # A kernel: its family, its name, its number in the family's text, and the bytes of shared memory of a block. `columns`:
 # neighbouring columns that it loads at once; a row of the input must have a multiple of them. `single`: axes along
-# which the input must have one element. `tf32`: it rounds operands to TF32. `weight_bytes`: size of the weights
-# in the order in which it loads them; 0 if it takes them as they are. `prepares_inputs`: inputs are reordered, too.
+# which the input must have one element. `input_size`: the only one that it takes, if it is not None. `tf32`: it rounds
+# operands to TF32. `weight_bytes`: size of the weights in the order in which it loads them; 0 if it takes them as they
+# are. `prepares_inputs`: inputs are reordered, too.
 # ---- where epilogues are fused
 # `program`: its epilogue.
 # ---- where epilogues are fused
 _Kernel = namedtuple(
     "_Kernel",
-    "family name place shared_bytes columns single tf32 weight_bytes prepares_inputs program",
-    defaults=(0, 1, (), False, 0, False, ""),
+    "family name place shared_bytes columns single input_size tf32 weight_bytes prepares_inputs program",
+    defaults=(0, 1, (), None, False, 0, False, ""),
 )
 # ---- where programs are computed
 # Programs: the texts of epilogues that kernels compute.

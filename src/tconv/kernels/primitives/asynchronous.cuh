@@ -67,10 +67,10 @@ struct BlockCopy {
 #endif
 
 // A thread's own asynchronous copies of `Bytes` bytes (4, 8 or 16, aligned to their number) from global to shared
-// memory. A group has at most `OfGroup` copies; at most `Groups` groups are on their way at once. Where a copy is not
-// `present`, zeros are written and the address is not read. `wait<N>` returns when all groups but the last N have
-// landed. They are then visible to the thread itself, and to others after a barrier. PTX cp.async,
-// cp.async.commit_group and cp.async.wait_group.
+// memory; some may have another `Size`. A group has at most `OfGroup` copies; at most `Groups` groups are on their way
+// at once. Where a copy is not `present`, zeros are written and the address is not read. `wait<N>` returns when all
+// groups but the last N have landed. They are then visible to the thread itself, and to others after a barrier. PTX
+// cp.async, cp.async.commit_group and cp.async.wait_group.
 #if !defined(TCONV_EMULATOR)
 template <int Bytes>
 TCONV_DEVICE void copy_item(void* shared, const void* global, int bytes) {
@@ -84,8 +84,9 @@ TCONV_DEVICE void copy_item(void* shared, const void* global, int bytes) {
 }
 template <int Bytes, int OfGroup, int Groups>
 struct ThreadCopies {
+  template <int Size = Bytes>
   TCONV_DEVICE void begin(void* shared, const void* global, bool present) {
-    begin_part(shared, global, present ? Bytes : 0);
+    copy_item<Size>(shared, global, present ? Size : 0);
   }
   // Copies the first `bytes` bytes, and writes zeros behind them.
   TCONV_DEVICE void begin_part(void* shared, const void* global, int bytes) { copy_item<Bytes>(shared, global, bytes); }

@@ -57,6 +57,15 @@ TCONV_DEVICE BFloat16 float_to_bfloat16(float value) {
   return result;
 }
 
+// 1 / value within one unit of rounding; 0 for huge values: PTX rcp.approx.ftz.f32.
+#if !defined(TCONV_EMULATOR)
+TCONV_DEVICE float inverse(float value) {
+  float result;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
+  return result;
+}
+#endif
+
 // How operands are rounded to TF32's 10-bit significand: not at all, or to nearest, with ties to even or away from 0.
 enum class Rounding { none, ties_to_even, ties_away };
 

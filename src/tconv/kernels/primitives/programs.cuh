@@ -75,16 +75,11 @@ TCONV_DEVICE float maximum(float a, float b) {
 #endif
 
 // Functions of float with an error of a few units of rounding, in as few instructions as hardware allows: a program
-// must not take longer than its layer. PTX ex2.approx.ftz.f32, rcp.approx.ftz.f32, div.full.f32.
+// must not take longer than its layer. PTX ex2.approx.ftz.f32, div.full.f32.
 #if !defined(TCONV_EMULATOR)
 TCONV_DEVICE float power_of_two(float value) {
   float result;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
-  return result;
-}
-TCONV_DEVICE float inverse(float value) {
-  float result;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
   return result;
 }
 TCONV_DEVICE float quotient(float a, float b) {

@@ -29,38 +29,47 @@ struct BlockCopy {
 
 template <int Bytes, int OfGroup, int Groups>
 struct ThreadCopies {
-  struct alignas(Bytes) Item {
-    unsigned char bytes[Bytes];
-  };
+  using Land = void (*)(void*, const void*, int);
   struct Group {
-    Item* to[OfGroup];
-    const Item* from[OfGroup];
+    void* to[OfGroup];
+    const void* from[OfGroup];
     int bytes[OfGroup], count = 0;
+    Land land[OfGroup];
   };
   Group groups[Groups];
   int newest = 0;  // among all that ever were
 
   Group& group(int number) { return groups[number % Groups]; }
-  void begin(void* shared, const void* global, bool present) { begin_part(shared, global, present ? Bytes : 0); }
-  void begin_part(void* shared, const void* global, int bytes) {
-    Group& last = group(newest);
-    last.to[last.count] = static_cast<Item*>(shared);
-    last.from[last.count] = static_cast<const Item*>(global);
-    last.bytes[last.count++] = bytes;
-    if (!copies_are_late()) land(last);
+  template <int Size = Bytes>
+  void begin(void* shared, const void* global, bool present) {
+    begin_copy<Size>(shared, global, present ? Size : 0);
   }
+  void begin_part(void* shared, const void* global, int bytes) { begin_copy<Bytes>(shared, global, bytes); }
   void end_group() { ++newest; }
   template <int N>
   void wait() {
     for (int number = newest < Groups ? 0 : newest - Groups; number < newest - N; ++number) land(group(number));
   }
+
+  template <int Size>
+  void begin_copy(void* shared, const void* global, int bytes) {
+    Group& last = group(newest);
+    last.to[last.count] = shared, last.from[last.count] = global;
+    last.land[last.count] = land_item<Size>, last.bytes[last.count++] = bytes;
+    if (!copies_are_late()) land(last);
+  }
   static void land(Group& landing) {
-    for (int i = 0; i < landing.count; ++i) {
-      Item item{};
-      for (int b = 0; b < landing.bytes[i]; ++b) item.bytes[b] = landing.from[i]->bytes[b];
-      *landing.to[i] = item;
-    }
+    for (int i = 0; i < landing.count; ++i) landing.land[i](landing.to[i], landing.from[i], landing.bytes[i]);
     landing.count = 0;
+  }
+  template <int Size>
+  static void land_item(void* to, const void* from, int bytes) {
+    struct alignas(Size) Item {
+      unsigned char bytes[Size];
+    };
+    Item item{};
+    for (int b = 0; b < bytes; ++b) item.bytes[b] = static_cast<const Item*>(from)->bytes[b];
+    *static_cast<Item*>(to) = item;
   }
 };
 

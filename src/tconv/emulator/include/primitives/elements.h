@@ -26,4 +26,6 @@ inline unsigned short float_to_half(float value) {
   return static_cast<unsigned short>(sign | rounded);
 }
 
+inline float inverse(float value) { return 1 / value; }
+
 }  // namespace tconv_emulator::primitives

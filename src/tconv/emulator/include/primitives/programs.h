@@ -4,7 +4,6 @@
 namespace tconv_emulator::primitives {
 
 inline float power_of_two(float value) { return exp2f(value); }
-inline float inverse(float value) { return 1 / value; }
 inline float quotient(float a, float b) { return a / b; }
 
 }  // namespace tconv_emulator::primitives

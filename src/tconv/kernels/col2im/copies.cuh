@@ -1,0 +1,151 @@
+// col2im: from global memory to the stages of a warp.
+#pragma once
+#include "col2im/shape.cuh"
+#include "primitives/asynchronous.cuh"
+#include "primitives/block_tiles.cuh"
+#include "primitives/memory.cuh"
+
+namespace tconv {
+
+// The copies of a thread for its set of warps. What a step needs is a table of copies: weights are rows of channels,
+// inputs are rows of channels or, of `inputs_last`, of positions. Threads share a row; so a thread looks its places up
+// once, and goes on from there by what is constant or the same for all.
+template <class Layer, class Tile>
+struct Col2imCopies {
+  using Shape = Col2imShape<Layer, Tile>;
+  using Element = typename Layer::Element;
+  // Threads that share a row, how often, and rows at once.
+  static constexpr int weight_sharers = col2im_sharers(Shape::channel_copies, Shape::set_threads);
+  static constexpr int weight_turns = ceil_div(Shape::channel_copies, weight_sharers),
+                       weight_rows = Shape::set_threads / weight_sharers;
+  static constexpr int weight_copies = weight_turns * ceil_div(Shape::step_channels, weight_rows);
+  static constexpr int input_sharers = col2im_sharers(Shape::row_copies, Shape::set_threads);
+  static constexpr int input_turns = ceil_div(Shape::row_copies, input_sharers),
+                       input_rows = Shape::set_threads / input_sharers;
+  static constexpr int input_copies = input_turns * ceil_div(Shape::input_rows, input_rows);
+  // Places that a thread looks up: of positions in each of its rows, or of channels in the first.
+  static constexpr int places = Tile::inputs_last ? input_copies : input_turns;
+  static constexpr int weight_items = Shape::weight_copy / Shape::item_bytes;
+  static constexpr int input_items = Shape::input_copy / Shape::item_bytes;
+  static constexpr long long filter = static_cast<long long>(Layer::group_out_channels) * Shape::taps;
+  static constexpr long long channels = static_cast<long long>(Layer::groups) * Layer::group_in_channels;
+  static constexpr bool whole_steps = Layer::group_in_channels % (Shape::step_channels * Tile::Warps::splits) == 0;
+
+  ThreadCopies<16, weight_copies + input_copies, Shape::stages_ahead> waiting;
+  const Element* weight;  // the thread's first of the next step
+  const Element* x;
+  long long at[places];          // the thread's inputs in x, in channel 0 of the group; below 0 for what does not exist
+  long long plane, of_step;      // from a channel of x to the next; where the next step's channels begin
+  int first, rows, run, thread;  // the next step's first channel, existing rows of the block and positions of a run
+  unsigned run_begins;           // where the run of the first image and channel begins; its low bits count
+
+  TCONV_DEVICE Col2imCopies(const Element* weight, const Element* x, int group, int first_channel, int first_step,
+                            const BlockTilePosition& block_tile, int batch, int depths, int height, int width,
+                            int thread)
+      : x(x),
+        plane(static_cast<long long>(depths) * height * width),
+        first(first_step * Shape::step_channels),
+        thread(thread) {
+    const int left = Layer::group_out_channels - first_channel;
+    rows = (left < Tile::channels ? left : Tile::channels) * Shape::taps;
+    this->weight =
+        weight + (static_cast<long long>(group) * Layer::group_in_channels + first + thread / weight_sharers) * filter +
+        static_cast<long long>(first_channel) * Shape::taps + thread % weight_sharers * weight_items;
+    of_step = first * (Tile::inputs_last ? 1 : plane);
+    const long long positions_left =
+        plane - (static_cast<long long>(block_tile.depth) * height + block_tile.row) * width - block_tile.column;
+    run = static_cast<int>(positions_left < Shape::run_positions ? positions_left : Shape::run_positions);
+    run_begins = Tile::runs ? static_cast<unsigned>(place(0, group, block_tile, batch, depths, height, width)) : 0;
+#pragma unroll
+    for (int i = 0; i < places; ++i) {
+      const int fast = thread % input_sharers + (Tile::inputs_last ? i % input_turns : i) * input_sharers;
+      const int slow = thread / input_sharers + (Tile::inputs_last ? i / input_turns * input_rows : 0);
+      const int patch = Tile::inputs_last ? slow : Tile::runs ? fast / Shape::run_copies : fast;
+      at[i] = place(patch, group, block_tile, batch, depths, height, width);
+      const bool used = fast < Shape::row_copies && slow < Shape::input_rows;
+      if (!used) at[i] = -1;
+      if (used && at[i] >= 0) at[i] += Tile::inputs_last ? fast * input_items : slow * plane;
+    }
+  }
+
+  // Where the inputs of a patch, of a position or of an image's run begin in x; -1 for what does not exist.
+  static TCONV_DEVICE long long place(int patch, int group, const BlockTilePosition& first, int batch, int depths,
+                                      int height, int width) {
+    const BlockTilePosition of = position_in_block_tile<typename Tile::BlockTile>(
+        patch * (Tile::runs ? Shape::run_positions : Tile::patch_positions), Tile::BlockTile::rows);
+    const int image = first.image + of.image, depth = first.depth + of.depth;
+    const int row = first.row + of.row, column = first.column + of.column;
+    if (image >= batch || depth >= depths || row >= height || column >= width) return -1;
+    const long long position = (static_cast<long long>(depth) * height + row) * width + column;
+    const long long plane = static_cast<long long>(depths) * height * width;
+    const long long first_channel = static_cast<long long>(group) * Layer::group_in_channels;
+    return Tile::inputs_last ? (image * plane + position) * channels + first_channel
+                             : (image * channels + first_channel) * plane + position;
+  }
+
+  // Copies `Bytes` bytes, or writes zeros where they do not exist. Two bytes are too few for an asynchronous copy.
+  template <int Bytes>
+  TCONV_DEVICE void copy(unsigned char* to, const Element* from, bool present) {
+    if (Bytes >= 4) {
+      waiting.template begin<(Bytes < 4 ? 4 : Bytes)>(to, from, present);
+    } else {
+      Element item = {};
+      if (present) item = load_constant(from);
+      *reinterpret_cast<Element*>(to) = item;
+    }
+  }
+
+  // Begins the copies of the next step to a stage, as one group. Channels that do not exist are zeros.
+  TCONV_DEVICE void begin(bool wanted, unsigned char* stage) {
+    if (wanted) {
+      unsigned char* const weights =
+          stage + thread / weight_sharers * Shape::weight_pitch + thread % weight_sharers * Shape::weight_copy;
+#pragma unroll
+      for (int i = 0; i < weight_copies; ++i) {
+        const int row = i / weight_turns * weight_rows, turn = i % weight_turns * weight_sharers;
+        const int channel = thread / weight_sharers + row, number = thread % weight_sharers + turn;
+        if (number < Shape::channel_copies && channel < Shape::step_channels)
+          copy<Shape::weight_copy>(weights + row * Shape::weight_pitch + turn * Shape::weight_copy,
+                                   weight + row * filter + turn * weight_items,
+                                   exists(channel) && number * weight_items < rows);
+      }
+      unsigned char* const inputs = stage + Shape::stage_weight_bytes + thread / input_sharers * Shape::input_pitch +
+                                    thread % input_sharers * Shape::input_copy;
+#pragma unroll
+      for (int i = 0; i < input_copies; ++i) {
+        const int row = i / input_turns * input_rows, turn = i % input_turns * input_sharers;
+        const int slow = thread / input_sharers + row, fast = thread % input_sharers + turn;
+        if (fast >= Shape::row_copies || slow >= Shape::input_rows) continue;
+        const bool present = exists(Tile::inputs_last ? fast * input_items : slow) && at[i % places] >= 0;
+        unsigned char* const to = inputs + row * Shape::input_pitch + turn * Shape::input_copy;
+        const long long from = at[i % places] + of_step + (Tile::inputs_last ? 0 : row * plane);
+        if (Tile::runs) {
+          const int shift = static_cast<int>(from) & (Shape::run_items - 1);
+          const int before = fast % Shape::run_copies * Shape::run_items - shift, left = run - before;
+          const int items = left < Shape::run_items ? left : Shape::run_items;
+          waiting.begin_part(to, x + from + before, present && items > 0 ? items * Shape::item_bytes : 0);
+        } else {
+          copy<Shape::input_copy>(to, x + from, present);
+        }
+      }
+    }
+    waiting.end_group();
+    first += Tile::Warps::splits * Shape::step_channels;
+    weight += Tile::Warps::splits * Shape::step_channels * filter;
+    of_step += Tile::Warps::splits * Shape::step_channels * (Tile::inputs_last ? 1 : plane);
+  }
+
+  // Where the run of a channel of step `step` begins in a stage: somewhere in its first 16 bytes.
+  TCONV_DEVICE const unsigned short* run_at(const unsigned char* inputs, int step, int channel, int image) const {
+    const unsigned of_image = image * static_cast<unsigned>(channels) + step * Shape::step_channels + channel;
+    const unsigned shift = run_begins + of_image * static_cast<unsigned>(plane) & (Shape::run_items - 1u);
+    return reinterpret_cast<const unsigned short*>(inputs + channel * Shape::input_pitch +
+                                                   image * Shape::run_copies * 16) +
+           shift;
+  }
+
+ private:
+  TCONV_DEVICE bool exists(int channel) const { return whole_steps || first + channel < Layer::group_in_channels; }
+};
+
+}  // namespace tconv

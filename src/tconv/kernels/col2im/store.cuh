@@ -1,0 +1,154 @@
+// col2im: from the sums of the warps to outputs.
+#pragma once
+#include "col2im/shape.cuh"
+#include "primitives/axis.cuh"
+#include "primitives/block_tiles.cuh"
+#include "primitives/division.cuh"
+#include "primitives/epilogue.cuh"
+
+namespace tconv {
+
+// The taps of an axis that meet an output, by number, and their inputs. The output is position * stride + rest -
+// padding.
+template <class Axis>
+struct Meeting {
+  int first_tap, first_input;
+
+  TCONV_DEVICE Meeting(int position, int rest)
+      : first_tap(Axis::first_tap((rest + (Axis::stride - Axis::padding % Axis::stride)) % Axis::stride)),
+        first_input(position + (rest - first_tap * Axis::dilation) / Axis::stride) {}
+  TCONV_DEVICE explicit Meeting(int output)
+      : Meeting((output + Axis::padding) / Axis::stride, (output + Axis::padding) % Axis::stride) {}
+  TCONV_DEVICE int tap(int number) const { return first_tap + number * Axis::tap_period; }
+  TCONV_DEVICE int input(int number) const { return first_input - number * Axis::shift_period; }
+  TCONV_DEVICE bool is_there(int number, int inputs) const {
+    return tap(number) < Axis::kernel && in_range(input(number), inputs);
+  }
+};
+
+// Of each lane of a warp, for its tiles of rows and positions.
+template <class Layer, class Tile>
+struct Col2imAccumulators {
+  using Shape = Col2imShape<Layer, Tile>;
+  float values[Shape::warp_row_tiles][Shape::warp_position_tiles][4];
+};
+
+// Puts the accumulators of a warp into shared memory, as `sums[row][position]` of its set.
+template <class Layer, class Tile>
+TCONV_DEVICE void col2im_put(const Col2imAccumulators<Layer, Tile>& accumulators, float* sums, int first_row_tile,
+                             int first_position_tile, int lane) {
+  using Shape = Col2imShape<Layer, Tile>;
+#pragma unroll
+  for (int i = 0; i < Shape::warp_row_tiles; ++i)
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+#pragma unroll
+      for (int j = 0; j < Shape::warp_position_tiles; ++j)
+        *reinterpret_cast<Vector<float, 2>*>(
+            sums + Shape::row_of(first_row_tile + i, half * 8 + lane / 4) * Shape::sums_pitch +
+            (first_position_tile + j) * 8 +
+            lane % 4 * 2) = {{accumulators.values[i][j][2 * half], accumulators.values[i][j][2 * half + 1]}};
+}
+
+// The outputs of a block: from `first` on, so many on each axis, of the images and channels of the block.
+template <class Layer, class Tile, class Program>
+struct Col2imOutputs {
+  using Shape = Col2imShape<Layer, Tile>;
+  using Element = typename Layer::Element;
+  const float* sums;
+  const Epilogue<Layer, Program>& epilogue;
+  Element* y;  // of the block's group
+  BlockTilePosition first_input, first;
+  int depths, rows, columns;  // of the block
+  int first_channel, batch;
+  int input_depth, input_height, input_width;
+  int y_channels, output_depth, output_height, output_width;
+
+  using Depth = typename Layer::Depth;
+  using Height = typename Layer::Height;
+  using Width = typename Layer::Width;
+
+  // Sums what the taps give to some neighbouring channels of an output: taps first and then sets of warps, always in
+  // one order.
+  TCONV_DEVICE void sum(int channel, int image, const Meeting<Depth>& d, const Meeting<Height>& h,
+                        const Meeting<Width>& w, float (&totals)[Shape::sum_channels]) const {
+#pragma unroll
+    for (int k = 0; k < Shape::sum_channels; ++k) totals[k] = 0;
+#pragma unroll 1
+    for (int over_width = 0; over_width < Depth::taps_per_phase * Height::taps_per_phase; ++over_width) {
+      const int n_h = over_width % Height::taps_per_phase, n_d = over_width / Height::taps_per_phase;
+      const bool row_there = d.is_there(n_d, input_depth) && h.is_there(n_h, input_height);
+      const int tap_row = (d.tap(n_d) * Height::kernel + h.tap(n_h)) * Width::kernel;
+      const int position_row =
+          image * Shape::run_positions +
+          ((d.input(n_d) - first_input.depth) * Tile::BlockTile::rows + h.input(n_h) - first_input.row) *
+              Tile::BlockTile::columns -
+          first_input.column;
+#pragma unroll(Width::taps_per_phase <= 2 ? 2 : 1)
+      for (int n_w = 0; n_w < Width::taps_per_phase; ++n_w) {
+        // What is not there is not branched around: outputs would wait for each other.
+        const bool there = row_there && w.is_there(n_w, input_width);
+        const int row = channel * Shape::taps + tap_row + w.tap(n_w);
+        const float* const from = sums + (there ? row * Shape::sums_pitch + position_row + w.input(n_w) : 0);
+#pragma unroll(Tile::Warps::splits* Shape::sum_channels <= 16 ? Tile::Warps::splits : 4)
+        for (int split = 0; split < Tile::Warps::splits; ++split)
+#pragma unroll
+          for (int k = 0; k < Shape::sum_channels; ++k) {
+            const float value = from[split * Shape::sums + k * (Shape::taps * Shape::sums_pitch)];
+            totals[k] += there ? value : 0;
+          }
+      }
+    }
+  }
+
+  // Neighbouring threads have neighbouring positions, so that they read sums side by side. Many phases are other
+  // threads'.
+  TCONV_DEVICE void store() const {
+    constexpr int parts = Tile::channels / Shape::sum_channels, images = Tile::BlockTile::images;
+    const long long plane = static_cast<long long>(output_depth) * output_height * output_width;
+    const int first_position = (first.column + Width::padding) / Width::stride;
+    const int positions = (first.column + columns - 1 + Width::padding) / Width::stride - first_position + 1;
+    constexpr int turns = Width::stride / Shape::sum_phases;
+    const int places = images * depths * rows * (columns > 0 ? positions : 0) * turns;
+    const QuickDivisor by_positions(positions), by_rows(rows), by_depths(depths);
+#pragma unroll 1
+    for (int number = static_cast<int>(threadIdx.x); number < places * parts; number += Shape::threads) {
+      int rest = number, part = 0;
+      if (Tile::channels_last) part = rest % parts, rest /= parts;
+      const int first_phase = rest % turns * Shape::sum_phases;
+      rest /= turns;
+      const int position = first_position + by_positions.divide(rest);
+      const int row = first.row + (Layer::spatial_dims > 1 ? by_rows.divide(rest) : 0);
+      const int depth = first.depth + (Layer::spatial_dims > 2 ? by_depths.divide(rest) : 0);
+      const int image = rest % images;
+      if (!Tile::channels_last) part = rest / images;
+      if (first_input.image + image >= batch) continue;
+      const Meeting<Depth> d(depth);
+      const Meeting<Height> h(row);
+      const int first_of = first_channel + part * Shape::sum_channels;
+      const int first_column = position * Width::stride - Width::padding + first_phase;
+      const long long of_image = static_cast<long long>(first_input.image + image) * y_channels * plane;
+      const long long in_plane = (static_cast<long long>(depth) * output_height + row) * output_width + first_column;
+      Element* const to_first =
+          y + of_image + (Tile::channels_last ? in_plane * y_channels + first_of : first_of * plane + in_plane);
+#pragma unroll
+      for (int phase = 0; phase < Shape::sum_phases; ++phase) {
+        if (!in_range(first_column + phase - first.column, columns)) continue;
+        float totals[Shape::sum_channels];
+        sum(part * Shape::sum_channels, image, d, h, Meeting<Width>(position, first_phase + phase), totals);
+        Element* to = to_first + phase * (Tile::channels_last ? y_channels : 1);
+#pragma unroll
+        for (int k = 0; k < Shape::sum_channels; ++k, to += Tile::channels_last ? 1 : plane) {
+          const bool there =
+              Layer::group_out_channels % Tile::channels == 0 || first_of + k < Layer::group_out_channels;
+          const auto of_channel = epilogue.of(there ? first_of + k : 0);
+          const auto read = epilogue.program.template fetch<1>(to, there);
+          const Element output = epilogue.output(of_channel.y(totals[k]), of_channel, read);
+          if (there) *to = output;
+        }
+      }
+    }
+  }
+};
+
+}  // namespace tconv

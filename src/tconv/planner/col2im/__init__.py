@@ -1,0 +1,104 @@
+"""The `col2im` family: layers of few positions, as one product of matrices and sums of its results, from sm_80 on."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+from tconv.planner.col2im import launch as rules
+from tconv.planner.col2im.candidates import candidates, copies_fit
+from tconv.planner.col2im.model import predict
+from tconv.planner.col2im.shape import Col2imShape
+from tconv.planner.col2im.tile import Col2imTile
+from tconv.planner.family import Candidates, Family, Ranked
+from tconv.planner.gpu import Gpu
+from tconv.planner.numbers import length
+from tconv.planner.plan import Kernel
+from tconv.problem import Layer, Precision, Problem
+
+_OLDEST_ARCH = 80
+_PRECISIONS: tuple[Precision, ...] = ("tf32", "tf32_rna", "fp16", "bf16")
+#: Taps of a filter, all of which a block has.
+_MOST_TAPS = 256
+#: Input channels of a group from which on the family pays.
+_LEAST_CHANNELS = 32
+#: Inputs of a channel, over the batch, beyond which weights that pass by again and again cost more than preparing them.
+_MOST_INPUTS = 4096
+#: Of a block tile along an axis.
+_MOST_POSITIONS = 256
+
+
+class _Col2im(Family[Col2imTile]):
+    name = "col2im"
+    tile = Col2imTile
+    shape = Col2imShape
+    rules = rules
+    launch_traits = staticmethod(rules.launch_traits)
+    on_tensor_cores = True
+    preparing_threads = 0
+    alignment = 16
+    any_size = False
+    reach = "exact"
+
+    def why_not(self, problem: Problem, gpu: Gpu) -> str | None:
+        if gpu.capability < _OLDEST_ARCH:
+            return f"the col2im family needs sm_{_OLDEST_ARCH} or newer; {gpu.name} is {gpu.arch}"
+        inputs = problem.batch * math.prod(problem.input_size)
+        if inputs > _MOST_INPUTS:
+            return f"{inputs} inputs of a channel are more than the col2im family's {_MOST_INPUTS}"
+        return self.too_long(problem, _MOST_POSITIONS) or why_not_col2im(problem.layer)
+
+    def candidates(self, problem: Problem, gpu: Gpu, channels_last: bool = False) -> Candidates[Col2imTile] | None:
+        return _candidates(problem, gpu, channels_last)
+
+    def best(self, problem: Problem, gpu: Gpu, channels_last: bool = False) -> tuple[Ranked[Col2imTile], int] | None:
+        return _best(problem, gpu, channels_last)
+
+    def runs(self, kernel: Kernel[Col2imTile], problem: Problem) -> bool:
+        return copies_fit(problem, kernel.tile)
+
+    def reads_channels_last(self, kernel: Kernel[Col2imTile]) -> bool:
+        return bool(kernel.tile.channels_last)
+
+    def reasons(self, problem: Problem, best: Ranked[Col2imTile], tried: int) -> tuple[str, ...]:
+        layer, tile = best.kernel.layer, best.kernel.tile
+        own, block_tile = Col2imShape(layer, tile), tile.block_tile
+        limits = ", ".join(f"{name} {seconds * 1e3:.3f}" for name, seconds in best.cost.limits.items())
+        return (
+            f"a block has {own.taps} taps of {tile.channels} output channels: {own.block_rows} rows",
+            f"a block tile of {block_tile.images} x {block_tile.depths} x {block_tile.rows} x {block_tile.columns} "
+            "inputs (images, slabs, rows, columns)",
+            f"{tile.warps.splits} sets of {tile.warps.high} x {tile.warps.wide} warps (rows, positions) share "
+            f"{own.steps} steps of {own.step_channels} input channels; {own.stages_ahead} of {own.set_steps} are asked "
+            "for at once",
+            f"first of {tried} tiles by the model, for sizes like these: {best.seconds * 1e3:.3f} ms ({limits})",
+        )
+
+
+def why_not_col2im(layer: Layer, least_channels: int = _LEAST_CHANNELS) -> str | None:
+    """Why the family has no kernel for `layer`; None if it has. With fewer input channels it would gain nothing."""
+    taps = math.prod(layer.kernel)
+    if layer.precision not in _PRECISIONS:
+        return f"the col2im family has no kernels for {layer.precision}"
+    if taps > _MOST_TAPS:
+        return f"{taps} taps are more than the col2im family's {_MOST_TAPS}"
+    if layer.in_channels_per_group < least_channels:
+        return f"{layer.in_channels_per_group} input channels are too few for the col2im family"
+    return None
+
+
+@lru_cache(maxsize=256)
+def _candidates(problem: Problem, gpu: Gpu, channels_last: bool) -> Candidates[Col2imTile] | None:
+    tiles = candidates(problem, gpu, channels_last)
+    if tiles is None:
+        return None
+    return Candidates("col2im", problem.layer, tiles, predict(problem, problem.layer, tiles, gpu), length(tiles))
+
+
+@lru_cache(maxsize=4096)
+def _best(problem: Problem, gpu: Gpu, channels_last: bool) -> tuple[Ranked[Col2imTile], int] | None:
+    considered = _candidates(problem, gpu, channels_last)
+    return None if considered is None else (considered.first(1)[0], len(considered))
+
+
+COL2IM = _Col2im()

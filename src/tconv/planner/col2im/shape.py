@@ -1,0 +1,252 @@
+"""What follows from a layer and a tile of the `col2im` family."""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+
+from tconv.planner.col2im.tile import Col2imTile
+from tconv.planner.numbers import ceil_div, gcd, least, most, where
+from tconv.problem import Axis, Layer
+
+_LANES = 32
+_STEP_BYTES = 32
+_COPY_BYTES = 16
+#: Registers and shared memory of a multiprocessor; registers that a thread may have; blocks that are asked for at most.
+_REGISTERS = 65536
+_SHARED_BYTES = 227 * 1024
+_MOST_REGISTERS = 255
+_MOST_BLOCKS = 8
+
+_CONSTANTS = (
+    *("item_bytes", "taps", "block_rows", "warp_row_tiles", "row_tiles", "row_blocks", "weight_sets", "rows_together"),
+    *(
+        "positions",
+        "warp_position_tiles",
+        "position_tiles",
+        "step_channels",
+        "steps",
+        "set_steps",
+        "threads",
+        "stages_ahead",
+    ),
+    *(
+        "weight_copy",
+        "input_copy",
+        "run_copies",
+        "row_copies",
+        "weight_pitch",
+        "input_pitch",
+        "stage_bytes",
+        "sums_pitch",
+    ),
+    "shared_bytes",
+)
+
+
+class Col2imShape:
+    """The constants of a kernel: `Col2imShape` of `kernels/col2im/shape.cuh` has those of the same names.
+
+    The tile may stand for many (`tconv.planner.numbers`).
+    """
+
+    def __init__(self, layer: Layer, tile: Col2imTile) -> None:
+        self.layer = layer
+        self.tile = tile
+
+    def constants(self) -> tuple[str, ...]:
+        """The names of those that the template must agree on."""
+        return _CONSTANTS
+
+    @cached_property
+    def item_bytes(self) -> int:
+        return self.layer.item_bytes
+
+    # ---- rows of the product: the taps of a block's output channels ----
+
+    @cached_property
+    def taps(self) -> int:
+        return math.prod(self.layer.kernel)
+
+    @cached_property
+    def block_rows(self) -> int:
+        """Rows of a block."""
+        return self.tile.channels * self.taps
+
+    @cached_property
+    def warp_row_tiles(self) -> int:
+        """Tiles of 16 rows of a warp."""
+        return ceil_div(self.block_rows, 16 * self.tile.warps.high)
+
+    @cached_property
+    def row_tiles(self) -> int:
+        """Those of a block."""
+        return self.tile.warps.high * self.warp_row_tiles
+
+    @cached_property
+    def row_blocks(self) -> int:
+        """Blocks that share the output channels of a group."""
+        return ceil_div(self.layer.out_channels_per_group, self.tile.channels)
+
+    @cached_property
+    def weight_sets(self) -> int:
+        """The same of all groups: blocks with different weights."""
+        return self.layer.groups * self.row_blocks
+
+    @cached_property
+    def rows_together(self) -> int:
+        """Neighbouring rows that a lane loads at once."""
+        return 1 if self.item_bytes < 4 else gcd(self.warp_row_tiles, 4)
+
+    # ---- columns of the product: positions ----
+
+    @cached_property
+    def run_positions(self) -> int:
+        """Positions of an image."""
+        block_tile = self.tile.block_tile
+        return block_tile.depths * block_tile.rows * block_tile.columns
+
+    @cached_property
+    def positions(self) -> int:
+        """Positions of a block."""
+        return self.tile.block_tile.images * self.run_positions
+
+    @cached_property
+    def warp_position_tiles(self) -> int:
+        """Tiles of 8 positions of a warp; an even number for 16-bit types."""
+        at_once = 2 if self.item_bytes < 4 else 1
+        return at_once * ceil_div(self.positions, 8 * at_once * self.tile.warps.wide)
+
+    @cached_property
+    def position_tiles(self) -> int:
+        """Those of a block."""
+        return self.tile.warps.wide * self.warp_position_tiles
+
+    # ---- depth of the product: steps of 32 bytes of input channels ----
+
+    @cached_property
+    def step_channels(self) -> int:
+        return _STEP_BYTES // self.item_bytes
+
+    @cached_property
+    def steps(self) -> int:
+        return ceil_div(self.layer.in_channels_per_group, self.step_channels)
+
+    @cached_property
+    def set_steps(self) -> int:
+        """Steps of a set of warps."""
+        return ceil_div(self.steps, self.tile.warps.splits)
+
+    @cached_property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.tile.threads
+
+    @cached_property
+    def stages_ahead(self) -> int:
+        """Steps that are asked for before the first is waited for: all, or all stages but the one that is read."""
+        return where(self.tile.stages == self.set_steps, self.tile.stages, self.tile.stages - 1)
+
+    # ---- copies and shared memory, in bytes ----
+
+    @cached_property
+    def weight_copy(self) -> int:
+        return gcd(_COPY_BYTES, gcd(self.layer.out_channels_per_group * self.taps, self.block_rows) * self.item_bytes)
+
+    @cached_property
+    def input_copy(self) -> int:
+        of_channels = math.gcd(_COPY_BYTES, self.layer.in_channels_per_group * self.item_bytes)
+        copied = where(self.tile.inputs_last > 0, of_channels, self.tile.patch_positions * self.item_bytes)
+        return where(self.tile.runs > 0, _COPY_BYTES, copied)
+
+    @cached_property
+    def run_copies(self) -> int:
+        """Copies of such a run, which may begin anywhere in the first."""
+        items = _COPY_BYTES // self.item_bytes
+        return ceil_div(self.run_positions + items - 1, items)
+
+    @cached_property
+    def row_copies(self) -> int:
+        """Copies of a channel's inputs in a step, or of a position's."""
+        by_channel = where(
+            self.tile.runs > 0,
+            self.tile.block_tile.images * self.run_copies,
+            self.positions // self.tile.patch_positions,
+        )
+        return where(self.tile.inputs_last > 0, _STEP_BYTES // self.input_copy, by_channel)
+
+    @cached_property
+    def weight_pitch(self) -> int:
+        """From the weights of a channel to those of the next."""
+        if self.item_bytes < 4:
+            return self.row_tiles * 32 + 16
+        return 4 * _conflict_free(self.row_tiles * 16, 1)
+
+    @cached_property
+    def input_pitch(self) -> int:
+        """From a channel's inputs to the next channel's, or from a position's channels to the next position's."""
+        by_channel = (
+            self.position_tiles * 16 + 16 if self.item_bytes < 4 else 4 * _conflict_free(8 * self.position_tiles, 1)
+        )
+        of_runs = self.tile.block_tile.images * self.run_copies * _COPY_BYTES
+        return where(self.tile.runs > 0, of_runs, where(self.tile.inputs_last > 0, 48, by_channel))
+
+    @cached_property
+    def stage_bytes(self) -> int:
+        """Of a set's step."""
+        rows = where(self.tile.inputs_last > 0, 8 * self.position_tiles, self.step_channels)
+        return self.step_channels * self.weight_pitch + rows * self.input_pitch
+
+    @cached_property
+    def sums_pitch(self) -> int:
+        """Floats from the sums of a row to those of the next."""
+        return _conflict_free(8 * self.position_tiles, self.rows_together)
+
+    @cached_property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a block: the stages or, in their place, the sums of all sets of warps."""
+        stages = self.tile.warps.splits * self.tile.stages * self.stage_bytes
+        sums = self.tile.warps.splits * self.row_tiles * 16 * self.sums_pitch * 4
+        return most(stages, sums)
+
+    # ---- what a compiler and a GPU are expected to make of it; the kernel knows nothing of this ----
+
+    @cached_property
+    def accumulators(self) -> int:
+        """Registers of a thread for them."""
+        return 4 * self.warp_row_tiles * self.warp_position_tiles
+
+    @cached_property
+    def registers(self) -> int:
+        """Registers of a thread, estimated."""
+        return least(_MOST_REGISTERS, self.accumulators + 4 * self.warp_row_tiles + 56)
+
+    @cached_property
+    def fits_registers(self) -> bool:
+        """Whether a multiprocessor has as many for a block."""
+        return self.registers * self.threads <= _REGISTERS
+
+    @cached_property
+    def blocks_that_fit(self) -> int:
+        """Blocks that a multiprocessor holds, by shared memory and by the registers that threads may want."""
+        by_registers = _REGISTERS // (self.registers * self.threads)
+        by_memory = _SHARED_BYTES // (self.shared_bytes + 1024)
+        return most(1, least(least(by_registers, by_memory), _MOST_BLOCKS))
+
+
+def overlap(axis: Axis) -> int:
+    """Inputs that neighbouring block tiles have in common along an axis."""
+    return (axis.kernel - 1) * axis.dilation // axis.stride
+
+
+def spans(axis: Axis, inputs: int, size: int, together: int = 1) -> int:
+    """Block tiles of `size` inputs along an axis of so many, each from a multiple of `together` on."""
+    own = size - overlap(axis)
+    step = where(own < together, size, own // together * together)
+    return 1 + most(0, ceil_div(inputs - size, step))
+
+
+def _conflict_free(least_pitch: int, rows: int) -> int:
+    """The smallest pitch from there on with which `rows` rows lie 8 banks apart."""
+    step = 32 // rows
+    return least_pitch + (8 // rows - least_pitch) % step
