@@ -1,4 +1,4 @@
-"""Fits the constants of the planner's models to the tiles of benchmarks/results/tiles.json and tiles-wgmma.json.
+"""Fits the constants of the planner's models to the tiles of benchmarks/results/tiles.json, or tiles-FAMILY.json.
 
     PYTHONPATH=src python3 benchmarks/fit.py --family mma
 
@@ -17,22 +17,27 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+from kinds import kinds
 from layers import problem_of
 from results import Results, cases, geometric_mean, load
 from scipy.optimize import least_squares
 
 from tconv.planner import FAMILIES, Gpu
+from tconv.planner.col2im import model as col2im_model
 from tconv.planner.direct import model as direct_model
 from tconv.planner.direct.model import predict as predict_direct
 from tconv.planner.mma import equivalent
 from tconv.planner.mma import model as mma_model
-from tconv.planner.mma.model import predict as predict_mma
 from tconv.planner.plan import tile_of
 from tconv.planner.wgmma import model as wgmma_model
-from tconv.planner.wgmma.model import predict as predict_wgmma
 from tconv.problem import Layer, Problem
 
-_MODELS: dict[str, ModuleType] = {"direct": direct_model, "mma": mma_model, "wgmma": wgmma_model}
+_MODELS: dict[str, ModuleType] = {
+    "direct": direct_model,
+    "mma": mma_model,
+    "wgmma": wgmma_model,
+    "col2im": col2im_model,
+}
 #: Columns that are not of the tile.
 _NO_FIELDS = ("rank", "ms", "registers")
 #: Parts of the layers; constants are judged by each part after a fit to the others.
@@ -59,13 +64,12 @@ class Measured:
         """Seconds, by a model with these constants."""
         if family == "direct":
             return np.asarray(predict_direct(self.problem, self.tiles, gpu, constants).seconds)
-        predict = predict_mma if family == "mma" else predict_wgmma
-        return np.asarray(predict(self.problem, self.layer, self.tiles, gpu, constants).seconds)
+        return np.asarray(_MODELS[family].predict(self.problem, self.layer, self.tiles, gpu, constants).seconds)
 
 
 def measured(family: str, stored: Results) -> list[Measured]:
     """What is stored of a family."""
-    found, known = [], cases()
+    found, known = [], cases() | {name: case for of_kind in kinds().values() for name, case in of_kind.items()}
     for key, row in stored["layers"].items():
         name, _, of = key.rpartition(" ")
         if of != family or len(row["tiles"]) < 2:

@@ -20,6 +20,19 @@ def kinds() -> dict[str, dict[str, Results]]:
     half = {"dtype": "float16"}
     same = {"padding": 1, "output_padding": 1}
     return {
+        "small": {
+            "3-D 320→320 k2 2×4³": layer((320, 320), [2, 2, 2], 2, 2, [4, 4, 4], **half),
+            "3-D 768→384 k2 2×3³": layer((768, 384), [2, 2, 2], 2, 2, [3, 3, 3], bias=False, **half),
+            "3-D 256→128 k2 2×4×8²": layer((256, 128), [2, 2, 2], 2, 2, [4, 8, 8]),
+            "1024→512 k4 s2 2²": layer((1024, 512), [4, 4], 2, 1, [2, 2], padding=1, bias=False),
+            "1024→512 k4 s2 8²": layer((1024, 512), [4, 4], 2, 1, [8, 8], padding=1, bias=False),
+            "512→128 k4 s2 32²": layer((512, 128), [4, 4], 2, 1, [32, 32], padding=1, bias=False),
+            "1-D 512→256 k16 s8 16×32": layer((512, 256), [16], 8, 16, [32], padding=4),
+            "1-D 256→128 k16 s8 800": layer((256, 128), [16], 8, 1, [800], padding=4, **half),
+            "1-D 1024→512 k16 s8 250": layer((1024, 512), [16], 8, 1, [250], dtype="bfloat16"),
+            "64→32 k2 s2 128²": layer((64, 32), [2, 2], 2, 1, [128, 128], dtype="bfloat16"),
+            "192→192 k2 s2 37²": layer((192, 192), [2, 2], 2, 1, [37, 37], **half),
+        },
         "no taps": {
             "3-D 32→64 k3 s2 d2": layer((32, 64), [3, 3, 3], 2, 16, [16, 32, 32], padding=1, dilation=2),
             "1-D 32→64 k3 s2 d2": layer((32, 64), [3], 2, 16, [131072], padding=1, dilation=2),

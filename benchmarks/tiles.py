@@ -1,4 +1,4 @@
-"""Tiles of the layers of benchmarks/cases.json, checked and timed: what the models of the planner are fitted to.
+"""Tiles of layers of benchmarks/cases.json and small ones, checked and timed: what the planner's models are fitted to.
 
     PYTHONPATH=src python3 benchmarks/tiles.py --first 6 --others 6 --budget 500
 
@@ -20,6 +20,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from kinds import kinds
 from layers import as_pytorch_rounds, problem_of
 from results import Results, cases, environment, kind, load, save
 
@@ -67,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
     with compilers() as pool:
         tried = {
             f"{name} {family}": (problem, tiles)
-            for name, case in cases().items()
+            for name, case in (cases() | kinds()["small"]).items()
             for family in (options.family or FAMILIES)
             if options.only in name and (not options.kind or kind(case) == options.kind)
             if f"{name} {family}" not in kept["layers"]
