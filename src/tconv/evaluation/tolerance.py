@@ -16,6 +16,9 @@ SUMMATION = 8.0
 PRODUCTS_PER_UNIT = 32
 #: Two operands, each rounded to 11 significant bits.
 TF32_OPERANDS = 2 * 2.0**-11
+#: Two float32 operands, each the sum of two such numbers, and of their products all but the smallest: what each of the
+#: three leaves out is at most this part of the product. Where an output has few products, the sum's bound has no room.
+SPLIT_PRODUCT = 3 * 2.0**-22
 #: How much worse than PyTorch, or than exact arithmetic on rounded operands, a pooled error may be.
 POOLED_SLACK = 1.25
 #: The pooled error of a sane summation, in units of sqrt(products) times epsilon. Sequential fp32 comes to 0.30.
@@ -67,7 +70,8 @@ class Tolerance:
     def factor(self) -> float:
         """The allowed error of an element in units of its magnitude, without the rounding of the output."""
         units = SUMMATION + (self.products / PRODUCTS_PER_UNIT if self.precision in _TENSOR_CORES else 0.0)
-        return units * self.epsilon + (TF32_OPERANDS if self.precision in TF32 else 0.0)
+        of_products = TF32_OPERANDS if self.precision in TF32 else SPLIT_PRODUCT if self.precision == "fp32" else 0.0
+        return units * self.epsilon + of_products
 
     def bound(self, result: Tensor, magnitude: Tensor) -> Tensor:
         """The allowed error of every element, float64, shaped as `result`."""
