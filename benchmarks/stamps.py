@@ -66,10 +66,7 @@ def stamped_headers(family: str, folder: Path) -> list[str]:
                 once = "if (step == 0) " if anchor.startswith(("    if (step", "none reads")) else ""
                 call = f"  {once}tconv_stamp({number});\n"
                 text = before + (found + call if behind else call + found) + after
-            text = text.replace(
-                "#pragma once\n", f"#pragma once\n{_DEVICE.format(blocks=_MOST_BLOCKS, stamps=_STAMPS)}"
-            )
-            text = text.replace("#pragma once\n#pragma once\n", "#pragma once\n")
+            text = text.replace("#pragma once\n", _DEVICE.format(blocks=_MOST_BLOCKS, stamps=_STAMPS))
         (folder / header).parent.mkdir(parents=True, exist_ok=True)
         (folder / header).write_text(text, encoding="utf-8")
     return [what for what, _, _ in places]

@@ -162,14 +162,18 @@ def find_route(
             )
             return None
         route = _new_route(dims, input, weight, bias, arguments, epilogue, into)
-        if len(_routes) >= _MOST_ROUTES:  # lengths that never repeat must not fill the memory
-            _routes.clear()
-        _routes[key] = route
+        _keep(key, route)
     mutable = any(isinstance(argument, list) for argument in arguments)
     if of_parameters is not None and not mutable and _PLAIN.issuperset(map(type, tensors)):
         seen = _Seen(arguments, rounds if input.dtype is torch.float32 else None, alike(*tensors), route)
-        _routes[of_parameters] = (seen, *_routes.get(of_parameters, ())[: _MOST_SEEN - 1])
+        _keep(of_parameters, (seen, *_routes.get(of_parameters, ())[: _MOST_SEEN - 1]))
     return route
+
+
+def _keep(key: Any, value: Any) -> None:
+    if len(_routes) >= _MOST_ROUTES:  # lengths that never repeat, and layers that are gone, must not fill the memory
+        _routes.clear()
+    _routes[key] = value
 
 
 @contextmanager

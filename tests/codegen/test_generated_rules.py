@@ -13,7 +13,7 @@ import torch
 from codegen_helpers import EXAMPLES, Namespace, executed, generated_text, planned_layers
 
 from tconv.codegen.cuda import Written, cuda_texts
-from tconv.codegen.records import _kernel, _layer, recorded
+from tconv.codegen.records import _kernel, _layer, record_of
 from tconv.planner import DIRECT, FAMILIES, Gpu, Kernel, Plan, Unplannable
 from tconv.planner.choice import replan
 from tconv.planner.direct.builder import default_tile
@@ -72,7 +72,7 @@ def random_problem(seed: int) -> Problem:
 
 def entry(plan: Plan, name: str = "conv_it") -> tuple[str, str]:
     """What a file says of a plan: the layer, and the kernel."""
-    written = recorded(plan, Written(plan.kernel, name))
+    written = record_of(plan, Written(plan.kernel, name))
     return _layer(plan.problem.layer), _kernel(plan.problem.layer, written, 0, {})
 
 

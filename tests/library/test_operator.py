@@ -162,6 +162,15 @@ def test_the_memory_of_routes_is_bounded(as_gpu: list[Plan], monkeypatch: pytest
         assert len(routes._routes) <= 4
 
 
+def test_layers_that_are_gone_do_not_fill_the_memory(as_gpu: list[Plan], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls are kept by the parameters of a layer, too; here all have the same metadata."""
+    monkeypatch.setattr(routes, "_MOST_ROUTES", 4)
+    x, weights = torch.randn(1, 2, 9), [torch.nn.Parameter(torch.randn(2, 2, 4)) for _ in range(20)]
+    for weight in weights:
+        assert routes.find_route(1, x, weight, None, (2, 1, 0, 1, 1)) is not None
+        assert len(routes._routes) <= 4
+
+
 def test_what_torch_refuses_has_no_route(as_gpu: list[Plan]) -> None:
     x, weight = torch.randn(1, 2, 3), torch.randn(2, 2, 4)
     assert routes.find_route(1, x, weight, None, (1, (0,), 0, 1, [1])) is not None

@@ -33,10 +33,10 @@ class Recorded(NamedTuple):
     written: Written
     shared_bytes: int
     weight_bytes: int
-    input_size: Triple | None = None
+    input_size: Triple | None
 
 
-def recorded(plan: Plan, written: Written) -> Recorded:
+def record_of(plan: Plan, written: Written) -> Recorded:
     """A kernel that was written for a plan."""
     prepared = 0 if plan.preparation is None else plan.preparation.bytes
     alone = None if FAMILIES[plan.kernel.family].any_size else plan.problem.input_size
@@ -62,7 +62,7 @@ def recorded_of(layers: Sequence[PlannedLayer]) -> dict[Layer, list[Recorded]]:
                     ending = f"backward_{number}" if epilogue.backward else f"then_{number}"
                     parts = [own_name, dtype, ending if number else "", size]
                     name = _name(parts, names)
-                    of_layer[kernel] = recorded(plan, Written(kernel, name))
+                    of_layer[kernel] = record_of(plan, Written(kernel, name))
     order = [plans[0].problem.layer for layer in layers for plans in layer.groups]
     return {layer: list(found[layer].values()) for layer in dict.fromkeys(order)}
 

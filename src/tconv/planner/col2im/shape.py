@@ -20,27 +20,9 @@ _MOST_BLOCKS = 8
 
 _CONSTANTS = (
     *("item_bytes", "taps", "block_rows", "warp_row_tiles", "row_tiles", "row_blocks", "weight_sets", "rows_together"),
-    *(
-        "positions",
-        "warp_position_tiles",
-        "position_tiles",
-        "step_channels",
-        "steps",
-        "set_steps",
-        "threads",
-        "stages_ahead",
-    ),
-    *(
-        "weight_copy",
-        "input_copy",
-        "run_copies",
-        "row_copies",
-        "weight_pitch",
-        "input_pitch",
-        "stage_bytes",
-        "sums_pitch",
-    ),
-    "shared_bytes",
+    *("positions", "warp_position_tiles", "position_tiles", "step_channels", "steps", "set_steps", "threads"),
+    *("stages_ahead", "weight_copy", "input_copy", "run_copies", "row_copies", "weight_pitch", "input_pitch"),
+    *("stage_bytes", "sums_pitch", "shared_bytes"),
 )
 
 
