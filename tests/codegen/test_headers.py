@@ -12,7 +12,11 @@ from kernel_runs import INSTANCES
 from machine_code import machine_code
 
 from tconv.codegen.headers import PRIMITIVES, kernel_texts
-from tconv.codegen.headers.arguments import with_one_argument, without_unused_parameters
+from tconv.codegen.headers.arguments import (
+    with_one_argument,
+    with_one_struct_argument,
+    without_unused_parameters,
+)
 from tconv.codegen.headers.calls import with_bodies, with_expressions
 from tconv.codegen.headers.constants import Constants
 from tconv.codegen.headers.evaluate import World
@@ -321,6 +325,14 @@ def test_functions_in_place_of_their_calls() -> None:
           kept(all);
         }
     """)
+
+
+def test_a_struct_loses_parameters_that_are_the_same_unless_defaults_stand_for_some() -> None:
+    struct = "template <int A, int B> struct S { static constexpr int value = A + B; };\n"
+    uses = "using X = S<1, 2>;\nusing Y = S<1, 3>;\n"
+    assert "struct S { static constexpr int value = 1 + B; };" in with_one_struct_argument(struct + uses, frozenset())
+    with_default = struct.replace("int B", "int B = 2") + "using X = S<1>;\nusing Y = S<1, 3>;\n"
+    assert with_one_struct_argument(with_default, frozenset()) == with_default
 
 
 def test_structs_of_one_array() -> None:

@@ -199,9 +199,12 @@ def with_one_struct_argument(text: str, kept: frozenset[str]) -> str:
         if not nodes or name in kept or word_count(text, name) != 1 + len(nodes) + constructors:
             continue
         listed = field(whole, "parameters").named_children
+        arguments = [field(n, "arguments").named_children for n in nodes]
+        if any(len(each) != len(listed) for each in arguments):  # defaults stand for the others
+            continue
         for number, parameter in enumerate(listed):
             own = parameter.child_by_field_name("declarator")
-            given = {parsed.of(field(n, "arguments").named_children[number]) for n in nodes}
+            given = {parsed.of(each[number]) for each in arguments}
             if parameter.type != "parameter_declaration" or own is None or len(given) != 1:
                 continue
             if not re.fullmatch(r"\d+|true|false|k[A-Z]\w*", value := given.pop()):

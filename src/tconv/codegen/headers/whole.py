@@ -79,7 +79,7 @@ def resolved(kernels: Sequence[tuple[Kernel[Any], str]]) -> str:
     programs = [_program_name(kernels, kernel) for kernel in plain]
     common = Kernels(worlds, [name for _, name in kernels], programs, FAMILIES[family].shape.__name__, texts)
     made = [Resolving(text, common).of(text.root, common.scopes) for text in texts]
-    constants = sorted((each for each in common.constants.values() if not each.alias), key=lambda each: each.place)
+    constants = _in_order([each for each in common.constants.values() if not each.alias])
     lines = list(_declared(constants))
     first, *rest = made
     last = rest.pop()
@@ -107,6 +107,22 @@ def _said(head: str, common: Kernels) -> str:
         return name if name in common.constants else word[0]
 
     return _CODE.sub(lambda code: _WORD.sub(named, code[0]), head)
+
+
+def _in_order(constants: Sequence[Constant]) -> list[Constant]:
+    """The constants by their places, but each behind those that it is computed by: these may be of another header."""
+    names, ordered = {each.name: each for each in constants}, dict[str, Constant]()
+
+    def add(constant: Constant) -> None:
+        for used in re.findall(r"\bk[A-Z]\w*", constant.text):
+            if used in names and used not in ordered:
+                add(names[used])
+        ordered[constant.name] = constant
+
+    for each in sorted(constants, key=lambda each: each.place):
+        if each.name not in ordered:
+            add(each)
+    return list(ordered.values())
 
 
 def _declared(constants: Sequence[Constant]) -> Iterator[str]:
