@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 import torch
 
-from tconv.kernels.source import family_header
 from tconv.planner import Gpu
 from tconv.precision import allows_tf32
 
@@ -387,9 +386,9 @@ def test_quick_times_long_calls_less_often_and_the_default_alone(
 
 def test_stamps_have_their_places_in_the_kernels(script: Script, tmp_path: Path) -> None:
     stamps = script("stamps")
-    for family in stamps.STAMPED:
-        names = stamps.stamped_headers(family, tmp_path / family)
-        text = (tmp_path / family / family_header(family)).read_text()
+    for kind, (_, header, _) in stamps.STAMPED.items():
+        names = stamps.stamped_headers(kind, tmp_path / kind)
+        text = (tmp_path / kind / header).read_text()
         assert all(text.count(f"tconv_stamp({number});") == 1 for number in range(len(names)))
 
 

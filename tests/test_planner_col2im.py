@@ -23,6 +23,9 @@ SQUARES = Problem(Layer(2, 1024, 512, (1, 4, 4), (1, 2, 2), (0, 1, 1), precision
 ODD = Problem(Layer(3, 768, 384, (2, 2, 2), (2, 2, 2), precision="fp16"), 2, (3, 3, 3))
 #: Weights pass by once for every few positions: of these there are too many.
 LONG = Problem(Layer(1, 512, 256, (1, 1, 16), (1, 1, 8), (0, 0, 4), precision="fp16"), 64, (1, 1, 800))
+#: Of DCGAN and of HTDemucs: few output channels, many positions.
+IMAGES = Problem(Layer(2, 64, 3, (1, 4, 4), (1, 2, 2), (0, 1, 1), precision="tf32"), 64, (1, 32, 32))
+ODD_ROWS = Problem(Layer(1, 512, 1, (1, 1, 16), (1, 1, 8), precision="tf32"), 8, (1, 1, 3999))
 
 
 @st.composite
@@ -63,6 +66,21 @@ def test_it_is_chosen_where_weights_are_most_of_the_work() -> None:
     assert choose(Question(LONG), H200).kernel.family != "col2im"
 
 
+def test_weights_are_resident_where_output_channels_are_few() -> None:
+    plan = choose(Question(IMAGES), H200)
+    assert plan.kernel.family == "col2im" and plan.kernel.tile.resident
+    assert plan.grid <= H200.multiprocessors * plan.kernel.tile.blocks
+    many = replace(IMAGES, layer=replace(IMAGES.layer, out_channels=9))
+    with pytest.raises(Unplannable, match="9 output channels are more than 8"):
+        COL2IM.plan(many, H200)
+
+
+def test_rows_that_no_patch_divides_are_copied_as_runs() -> None:
+    kernel = COL2IM.plan(ODD_ROWS, H200).kernel
+    assert kernel.tile.resident and kernel.tile.runs
+    assert replan(replace(ODD_ROWS, input_size=(1, 1, 4001)), kernel, H200)
+
+
 def test_weights_are_taken_as_they_lie() -> None:
     plan = COL2IM.plan(SQUARES, H200)
     assert plan.preparation is None and plan.inputs is None
@@ -93,7 +111,7 @@ def test_blocks_have_all_inputs_of_their_outputs() -> None:
         ({"precision": "fp32"}, (1, 2, 2), "no kernels for fp32"),
         ({"kernel": (1, 17, 17)}, (1, 2, 2), "289 taps are more than the col2im family's 256"),
         ({"in_channels": 31}, (1, 2, 2), "31 input channels are too few"),
-        ({}, (1, 65, 64), "4160 inputs of a channel are more than the col2im family's 4096"),
+        ({}, (1, 65, 64), "4160 inputs of a channel are more than 4096, and 512 output channels are more than 8"),
     ],
 )
 def test_it_says_what_it_does_not_run(layer: dict, size: tuple[int, int, int], reason: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tconv.planner import DIRECT, MMA, Gpu, Kernel, Question, Unplannable, choose
+from tconv.planner import DIRECT, FAMILIES, MMA, Gpu, Kernel, Question, Unplannable, choose
 from tconv.planner.block_tiles import needs_wide_index, works
 from tconv.planner.choice import replan
 from tconv.planner.mma import equivalent, why_not_mma
@@ -233,6 +233,14 @@ def test_the_faster_family_is_chosen_of_those_allowed():
     assert choose(Question(alone), H200).kernel.family == "direct", "one channel leaves a matrix product nearly empty"
     sparse = replace(U_NET, layer=replace(U_NET.layer, stride=(1, 3, 3)))
     assert choose(Question(sparse), H200).kernel.family == "wgmma", "phases without taps take nothing"
+
+
+@pytest.mark.parametrize("family", ["direct", "mma", "wgmma"])
+def test_families_are_compared_by_the_very_sizes(family):
+    """No family is predicted to take less than the bytes of a long row, though it has one kernel for rows like it."""
+    layer = Layer(1, 64, 32, (1, 1, 4), (1, 1, 2), padding=(0, 0, 1), precision="fp16")
+    problem = Problem(layer, 1, (1, 1, 3_000_000))
+    assert FAMILIES[family].plan(problem, H200).predicted_seconds > problem.bytes_moved / H200.copy_bandwidth
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

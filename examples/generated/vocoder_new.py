@@ -5,13 +5,13 @@
 # The model file begins at line 455, the kernels at line 541.
 #
 #   ups.0  1-D 256→128 k16 s8 p4 bias tf32  col2im: 96 blocks of 512, 212992 bytes of shared memory
-#                                           any size: mma: 80 blocks of 256, 100912 bytes of shared memory
+#                                           any size: mma: 80 blocks of 256, 102416 bytes of shared memory
 #   ups.1  1-D 128→64 k16 s8 p4 bias tf32   mma: 260 blocks of 128, 86032 bytes of shared memory
-#                                           any size: mma: 260 blocks of 64, 75792 bytes of shared memory
-#   ups.2  1-D 64→32 k4 s2 p1 bias tf32     mma: 256 blocks of 128, 67600 bytes of shared memory
-#                                           any size: mma: 513 blocks of 64, 43024 bytes of shared memory
-#   ups.3  1-D 32→16 k4 s2 p1 bias tf32     mma: 512 blocks of 64, 32784 bytes of shared memory
-#                                           any size: mma: 512 blocks of 64, 32784 bytes of shared memory
+#                                           any size: mma: 260 blocks of 128, 75792 bytes of shared memory
+#   ups.2  1-D 64→32 k4 s2 p1 bias tf32     mma: 257 blocks of 128, 51216 bytes of shared memory
+#                                           any size: mma: 513 blocks of 128, 43024 bytes of shared memory
+#   ups.3  1-D 32→16 k4 s2 p1 bias tf32     mma: 256 blocks of 128, 29712 bytes of shared memory
+#                                           any size: mma: 513 blocks of 128, 20496 bytes of shared memory
 #
 # Made for float32 only (others: --types), at any batch and map size.
 # Runs on tensor cores from 8.0 on.
@@ -49,19 +49,19 @@ _Kernel = namedtuple(
 _RECORDED = {
     _Layer(256, 128, (16,), (8,), (4,), (1,), 1, True, torch.float32): [
         _Kernel("col2im", "conv_ups_0", 0, shared_bytes=212992, input_size=(1, 1, 256), tf32=True),
-        _Kernel("mma", "conv_ups_0_any_size", 0, shared_bytes=100912, tf32=True, weight_bytes=2097152),
+        _Kernel("mma", "conv_ups_0_any_size", 0, shared_bytes=102416, tf32=True, weight_bytes=2097152),
     ],
     _Layer(128, 64, (16,), (8,), (4,), (1,), 1, True, torch.float32): [
         _Kernel("mma", "conv_ups_1", 1, shared_bytes=86032, columns=4, tf32=True, weight_bytes=524288),
         _Kernel("mma", "conv_ups_1_any_size", 2, shared_bytes=75792, tf32=True, weight_bytes=524288),
     ],
     _Layer(64, 32, (4,), (2,), (1,), (1,), 1, True, torch.float32): [
-        _Kernel("mma", "conv_ups_2", 3, shared_bytes=67600, columns=4, tf32=True, weight_bytes=49152),
+        _Kernel("mma", "conv_ups_2", 3, shared_bytes=51216, columns=4, tf32=True, weight_bytes=32768),
         _Kernel("mma", "conv_ups_2_any_size", 4, shared_bytes=43024, tf32=True, weight_bytes=32768),
     ],
     _Layer(32, 16, (4,), (2,), (1,), (1,), 1, True, torch.float32): [
-        _Kernel("mma", "conv_ups_3", 5, shared_bytes=32784, columns=4, tf32=True, weight_bytes=12288),
-        _Kernel("mma", "conv_ups_3_any_size", 6, shared_bytes=32784, tf32=True, weight_bytes=12288),
+        _Kernel("mma", "conv_ups_3", 5, shared_bytes=29712, columns=4, tf32=True, weight_bytes=12288),
+        _Kernel("mma", "conv_ups_3_any_size", 6, shared_bytes=20496, tf32=True, weight_bytes=8192),
     ],
 }
 
@@ -299,7 +299,7 @@ def _define(space):
     return defined
 
 # torch.compile and dispatch modes see a call as this one operator. Its namespace has the digest of this file.
-_OPERATOR = _define("tconv_1e59968e09c553ec")
+_OPERATOR = _define("tconv_f9b09774f5d1e7b2")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # modules keep their options like this
@@ -546,10 +546,10 @@ _CUDA = {
     "col2im": r"""
 namespace tconv {
 // col2im: transposed convolution as one GEMM and col2im, on tensor cores, by mma.sync. From sm_80 on. For layers of few
-// positions, whose time is that of loading their weights.
+// positions, whose time is that of loading their weights, and for layers of few output channels.
 //
 // Computes the same as `direct`. x and y are contiguous or channels_last; they and the weights begin at multiples of 16
-// bytes. Weights are taken as they lie: nothing is prepared.
+// bytes. Weights are taken as they lie: no kernel before this one prepares them.
 //
 // The matrices. For an input channel, the taps of neighbouring output channels are neighbours in memory. So are mostly
 // the positions of an image:
@@ -564,19 +564,26 @@ namespace tconv {
 // A block has all taps of `kChannels` output channels, and a block tile of inputs: images x depths x rows x columns.
 // Where taps overlap, block tiles do, too: a block stores the outputs of which it has all inputs.
 //
-//      weights     inputs       `splits` sets of warps share the input channels: each multiplies all rows by all
-//      columns
-//    : stage 0 : : stage 0 :    for every splits-th step of 32 bytes of channels. A set has its own stages, copies to
-//    them : stage 1 : : stage 1 :    as global memory has the data, and waits for no other set. Its `high` x `wide`
-//    warps share :   ...   : :   ...   :    rows and columns. After the last step the sets put their sums into shared
-//    memory, in place
-//       of set 0, of set 1 ...  of the stages, and meet. Then each thread sums outputs, over taps and sets.
+// The warps. `splits` sets of `high` x `wide` warps share the input channels: a set has every splits-th k-tile of them,
+// multiplies all rows by all columns, and waits for no other set. Its warps share rows and columns.
+//
+// Shared memory, of a block with one block tile. A set copies to its stages as global memory has the data. After the
+// last k-tile the sets put their sums in place of the stages and meet. Then each thread sums outputs, over taps and
+// sets:
+//
+//   | set 0: stages of weights and inputs  | set 1: ... |      | sums of set 0     | sums of set 1 | ...
 //
 // As many stages are asked for at once as shared memory holds: bytes in flight bound the time. So does code: it comes
-// from memory, too, and a block runs most of it once. What copies stands in one loop, which first asks and then
+// from memory, too, and such a block runs most of it once. What copies stands in one loop, which first asks and then
 // multiplies.
 //
-// Rounding: factors to TF32 on their way from a stage to fragments; outputs once, after the epilogue.
+// With resident weights a block goes through several block tiles. The next one's inputs arrive while this one is
+// summed:
+//
+//   | set 0: all weights of its k-tiles, stages of inputs  | set 1: ...  | sums of set 0  | sums of set 1 | ...
+//
+// Rounding: factors to TF32 on their way from a stage to fragments, resident weights once; outputs once, after the
+// epilogue.
 //
 // Not-a-number: reaches the outputs that depend on it, and no others.
 
@@ -587,11 +594,11 @@ constexpr int kWarpsHigh = 2, kWarpsWide = 2, kWarpsSplits = 4, kBlockTileColumn
     kPatchPositions = 4;
 constexpr int kSize = 128;
 constexpr int kTogether = 4;
+constexpr int kPadding = 4;
 // A block that is no longer than the overlap is the only one (the planner sees to that).
 constexpr int kStep = (kSize - 1) / kTogether * kTogether;
 constexpr int kKernel = 16;
 constexpr int kStride = 8;
-constexpr int kPadding = 4;
 constexpr int kTapsPerPhase = (kKernel + kStride - 1) / kStride;
 constexpr int kItemBytes = 4;
 constexpr int kBlockRows = kChannels * kKernel;
@@ -602,26 +609,29 @@ constexpr int kRowBlocks = (kGroupOutChannels + kChannels - 1) / kChannels;
 constexpr int kRowsTogether = 2;
 constexpr int kWarpPositionTiles = (kBlockTileColumns + 8 * kWarpsWide - 1) / (8 * kWarpsWide);
 constexpr int kStepChannels = 32 / kItemBytes;
-constexpr int kSteps = (kGroupInChannels + kStepChannels - 1) / kStepChannels;
-constexpr int kSetSteps = (kSteps + kWarpsSplits - 1) / kWarpsSplits;
+constexpr int kKTiles = (kGroupInChannels + kStepChannels - 1) / kStepChannels;
+constexpr int kSetKTiles = (kKTiles + kWarpsSplits - 1) / kWarpsSplits;
 constexpr int kSetThreads = 32 * kWarpsHigh * kWarpsWide;
 constexpr int kThreads = kSetThreads * kWarpsSplits;
 constexpr int kWeightCopy = 16;
 constexpr int kInputCopy = kPatchPositions * kItemBytes;
-// Of a channel's weights and of a position's channels in a step.
+// Of a channel's weights and of a position's channels in a k-tile.
 constexpr int kChannelCopies = kBlockRows * kItemBytes / kWeightCopy;
-// Inputs of a step: rows of copies, of a channel or of a position.
+// Inputs of a k-tile: rows of copies, of a channel or of a position.
 constexpr int kRowCopies = kBlockTileColumns / kPatchPositions;
 // Lanes that load together find different banks: of 32-bit items, four channels lie 8 banks apart; of 16-bit items,
 // eight rows of a matrix lie an odd number of 16 bytes apart.
 constexpr int kWeightPitch = 288;
 constexpr int kInputPitch = 544;
 constexpr int kStageWeightBytes = kStepChannels * kWeightPitch;
-constexpr int kStageBytes = kStageWeightBytes + kStepChannels * kInputPitch;
-// A set's sums take the place of the stages. Lanes that write two positions of eight rows find different banks.
+constexpr int kStageInputBytes = kStepChannels * kInputPitch;
+constexpr int kStageBytes = kStageWeightBytes + kStageInputBytes;
+constexpr int kSetBytes = kStages * kStageBytes;
+// Lanes that write two positions of eight rows find different banks. The sums of all sets take the place of the
+// stages or, if weights are resident, lie behind them: the next block tile's inputs arrive meanwhile.
 constexpr int kSumsPitch = 132;  // in floats
 constexpr int kSums = kRowTiles * 16 * kSumsPitch;
-constexpr int kStagesBytes = kWarpsSplits * kStages * kStageBytes;
+constexpr int kStagesBytes = kWarpsSplits * kSetBytes;
 constexpr int kSumChannels = 4;
 
 #define TCONV_UNROLL _Pragma("unroll")
@@ -635,6 +645,7 @@ constexpr int kSumChannels = 4;
 #endif
 
 TCONV_CONSTANT int greatest_common_divisor(int a, int b) { return b == 0 ? a : greatest_common_divisor(b, a % b); }
+template <class Number> TCONV_CONSTANT Number ceil_div(Number a, Number b) { return (a + b - 1) / b; }
 
 // 0 <= index < count, in one comparison.
 TCONV_DEVICE bool in_range(int index, int count) { return static_cast<unsigned>(index) < static_cast<unsigned>(count); }
@@ -692,29 +703,6 @@ TCONV_DEVICE float operand(float value) {
   return __uint_as_float((bits + half_unit) & 0xffffe000u);
 }
 
-// A thread's own asynchronous copies of `Bytes` bytes (4, 8 or 16, aligned to their number) from global to shared
-// memory; some may have another `Size`. A group has at most `OfGroup` copies; at most `Groups` groups are on their way
-// at once. Where a copy is not `present`, zeros are written and the address is not read. `wait<N>` returns when all
-// groups but the last N have landed. They are then visible to the thread itself, and to others after a barrier. PTX
-// cp.async, cp.async.commit_group and cp.async.wait_group.
-#if !defined(TCONV_EMULATOR)
-template <int Bytes> TCONV_DEVICE void copy_item(void* shared, const void* global, int bytes) {
-  const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-  if (Bytes == 16)
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(bytes) : "memory");
-  else
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(global), "n"(Bytes == 16 ? 8 : Bytes),
-        "r"(bytes) : "memory");
-}
-template <int Bytes, int OfGroup, int Groups> struct ThreadCopies {
-  template <int Size = Bytes> TCONV_DEVICE void begin(void* shared, const void* global, bool present) {
-    copy_item<Size>(shared, global, present ? Size : 0);
-  }
-  TCONV_DEVICE void end_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-  template <int N> TCONV_DEVICE void wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
-};
-#endif
-
 // The sizes of a problem, and the number of multiprocessors of the GPU. Axes are depth, height and width.
 struct Sizes { int multiprocessors, batch, input[3], output[3]; };
 
@@ -740,6 +728,29 @@ TCONV_DEVICE BlockTilePosition position_in_block_tile(int number) {
   const int column = number % kBlockTileColumns, rows = number / kBlockTileColumns;
   return {rows, 0, 0, column};
 }
+
+// A thread's own asynchronous copies of `Bytes` bytes (4, 8 or 16, aligned to their number) from global to shared
+// memory; some may have another `Size`. A group has at most `OfGroup` copies; at most `Groups` groups are on their way
+// at once. Where a copy is not `present`, zeros are written and the address is not read. `wait<N>` returns when all
+// groups but the last N have landed. They are then visible to the thread itself, and to others after a barrier. PTX
+// cp.async, cp.async.commit_group and cp.async.wait_group.
+#if !defined(TCONV_EMULATOR)
+template <int Bytes> TCONV_DEVICE void copy_item(void* shared, const void* global, int bytes) {
+  const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+  if (Bytes == 16)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(bytes) : "memory");
+  else
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(global), "n"(Bytes == 16 ? 8 : Bytes),
+        "r"(bytes) : "memory");
+}
+template <int Bytes, int OfGroup, int Groups> struct ThreadCopies {
+  template <int Size = Bytes> TCONV_DEVICE void begin(void* shared, const void* global, bool present) {
+    copy_item<Size>(shared, global, present ? Size : 0);
+  }
+  TCONV_DEVICE void end_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+  template <int N> TCONV_DEVICE void wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
+};
+#endif
 
 // N elements that are loaded or stored at once; the address must be a multiple of their size.
 template <class T, int N> struct alignas(sizeof(T) * N) TCONV_MAY_ALIAS Vector { T values[N]; };
@@ -825,21 +836,21 @@ TCONV_DEVICE void multiply_tf32(float(&accumulators)[4], const unsigned(&a)[4], 
 
 #endif
 
-TCONV_CONSTANT int height_count(int inputs) { return inputs <= 1 ? 1 : 1 + (inputs - 1); }
+TCONV_CONSTANT int axis_count(int inputs) { return inputs <= kSize ? 1 : 1 + ceil_div(inputs - kSize, kStep); }
 
-TCONV_CONSTANT int axis_count(int inputs) { return inputs <= kSize ? 1 : 1 + (inputs - kSize + kStep - 1) / kStep; }
+TCONV_CONSTANT int height_count(int inputs) { return inputs <= 1 ? 1 : 1 + (inputs - 1); }
 
 // The row of the product in place `row` of tile `tile`.
 TCONV_CONSTANT int col2im_row_of(int tile, int row) {
   return tile / kRowsTogether * 16 * kRowsTogether + row * kRowsTogether + tile % kRowsTogether;
 }
 
-// The outputs of block `number` of `count` begin here; those of the one after the last, behind all.
-TCONV_CONSTANT int height_first_output(int number, int outputs) {
-  return number == 0 || number < 0 ? 0 : number == 1 || number > outputs ? outputs : number;
+// The same of its outputs.
+TCONV_CONSTANT int height_first_output(int number, int count, int outputs) {
+  return number == 0 || number < 0 ? 0 : number == count || number > outputs ? outputs : number;
 }
 
-// The outputs of block `number` of `count` begin here; those of the one after the last, behind all.
+// The same of its outputs.
 TCONV_CONSTANT int axis_first_output(int number, int count, int outputs) {
   const int first = ((number - 1) * kStep + kSize) * kStride - kPadding;
   return number == 0 || first < 0 ? 0 : number == count || first > outputs ? outputs : first;
@@ -861,7 +872,26 @@ struct Epilogue {
   }
 };
 
-// The copies of a thread for its set of warps. What a step needs is a table of copies: weights are rows of channels,
+// Which block tile of each axis.
+struct Col2imNumbers { int image, depth, row, column; };
+
+struct Col2imBlockTiles {
+  int depths, rows, columns;  // how many there are
+
+  TCONV_DEVICE Col2imBlockTiles(int input_depth, int input_height, int input_width) : depths(1), rows(1),
+      columns(axis_count(input_width)) {}
+
+  TCONV_DEVICE Col2imNumbers numbers(int number) const {
+    if (columns * rows * depths == 1) return {number, 0, 0, 0};  // no division's instructions need be fetched
+    const int row = number / columns, depth = row / rows;
+    return {depth / depths, depth % depths, row % rows, number % columns};
+  }
+  TCONV_DEVICE BlockTilePosition first_input(const Col2imNumbers& numbers) const {
+    return {numbers.image, numbers.depth, numbers.row, numbers.column * kStep};
+  }
+};
+
+// The copies of a thread for its set of warps. What a k-tile needs is a table of copies: weights are rows of channels,
 // inputs are rows of channels or, of `inputs_last`, of positions. Threads share a row; so a thread looks its places up
 // once, and goes on from there by what is constant or the same for all.
 struct Col2imCopies {
@@ -873,25 +903,30 @@ struct Col2imCopies {
   static constexpr long long channels = static_cast<long long>(1) * kGroupInChannels;
 
   ThreadCopies<16, 3, 8> waiting;
-  const float* weight;  // the thread's first of the next step
+  const float* weight;  // the thread's first of the next k-tile
   const float* x;
   long long at[1];          // the thread's inputs in x, in channel 0 of the group; below 0 for what does not exist
-  long long plane, of_step;      // from a channel of x to the next; where the next step's channels begin
-  int first, rows, run, thread;  // the next step's first channel, existing rows of the block and positions of a run
-  unsigned run_begins;           // where the run of the first image and channel begins; its low bits count
+  long long plane, of_step;      // from a channel of x to the next; where the next k-tile's channels begin
+  int first, rows, run, thread;  // the next k-tile's first channel, existing rows of the block and positions of a run
 
-  TCONV_DEVICE Col2imCopies(const float* weight, const float* x, int group, int first_channel, int first_step,
+  TCONV_DEVICE Col2imCopies(const float* weight, const float* x, int group, int first_channel, int first_k_tile,
       const BlockTilePosition& block_tile, int batch, int depths, int height, int width, int thread) : x(x),
-      plane(static_cast<long long>(depths) * height * width), first(first_step * kStepChannels), thread(thread) {
+      plane(static_cast<long long>(depths) * height * width), first(first_k_tile * kStepChannels), thread(thread) {
     const int left = kGroupOutChannels - first_channel;
     rows = (left < kChannels ? left : kChannels) * kKernel;
     this->weight = weight + (static_cast<long long>(group) * kGroupInChannels + first + thread / weight_sharers) *
         filter + static_cast<long long>(first_channel) * kKernel + thread % weight_sharers * weight_items;
+    begin_block_tile(group, first_k_tile, block_tile, batch, depths, height, width);
+  }
+
+  // Later copies of inputs are of this block tile, from the set's first k-tile on.
+  TCONV_DEVICE void begin_block_tile(int group, int first_k_tile, const BlockTilePosition& block_tile, int batch,
+                                     int depths, int height, int width) {
+    first = first_k_tile * kStepChannels;
     of_step = first * plane;
     const long long positions_left =
         plane - (static_cast<long long>(block_tile.depth) * height + block_tile.row) * width - block_tile.column;
     run = static_cast<int>(positions_left < kBlockTileColumns ? positions_left : kBlockTileColumns);
-    run_begins = 0;
 
     const int fast = thread % input_sharers, slow = thread / input_sharers;
     at[0] = place(fast, group, block_tile, batch, depths, height, width);
@@ -924,42 +959,51 @@ struct Col2imCopies {
     }
   }
 
-  // Begins the copies of the next step to a stage, as one group. Channels that do not exist are zeros.
+  // Begins the copies of the next k-tile to a stage, as one group. Channels that do not exist are zeros.
   TCONV_DEVICE void begin(bool wanted, unsigned char* stage) {
     if (wanted) {
-      unsigned char* const weights =
-          stage + thread / weight_sharers * kWeightPitch + thread % weight_sharers * kWeightCopy;
-
-      const int row = 0, turn = 0, channel = thread / weight_sharers + row, number = thread % weight_sharers + turn;
-      if (number < kChannelCopies && channel < kStepChannels)
-        copy<kWeightCopy>(weights + row * kWeightPitch + turn * kWeightCopy, weight + row * filter + turn *
-            weight_items, number * weight_items < rows);
-      unsigned char* const inputs = stage + kStageWeightBytes + thread / input_sharers * kInputPitch +
-                                    thread % input_sharers * kInputCopy;
-      TCONV_UNROLL for (int i = 0; i < input_copies; ++i) {
-        const int row = i * input_rows, turn = 0;
-        const int slow = thread / input_sharers + row, fast = thread % input_sharers + turn;
-        if (fast >= kRowCopies || slow >= kStepChannels) continue;
-        const bool present = at[0] >= 0;
-        unsigned char* const to = inputs + row * kInputPitch + turn * kInputCopy;
-        const long long from = at[0] + of_step + row * plane;
-        copy<kInputCopy>(to, x + from, present);
-      }
+      begin_weights(stage);
+      begin_inputs(stage + kStageWeightBytes);
     }
     waiting.end_group();
-    first += kWarpsSplits * kStepChannels;
-    weight += kWarpsSplits * kStepChannels * filter;
-    of_step += kWarpsSplits * kStepChannels * plane;
+    next_weights();
+    next_inputs();
   }
 
  private:
+  TCONV_DEVICE void begin_weights(unsigned char* to) {
+    unsigned char* const weights = to + thread / weight_sharers * kWeightPitch + thread % weight_sharers * kWeightCopy;
+
+    const int channel = thread / weight_sharers, number = thread % weight_sharers;
+    if (number < kChannelCopies && channel < kStepChannels)
+      copy<kWeightCopy>(weights, weight, number * weight_items < rows);
+  }
+  TCONV_DEVICE void next_weights() { weight += kWarpsSplits * kStepChannels * filter; }
+
+  TCONV_DEVICE void begin_inputs(unsigned char* stage) {
+    unsigned char* const inputs = stage + thread / input_sharers * kInputPitch + thread % input_sharers * kInputCopy;
+    TCONV_UNROLL for (int i = 0; i < input_copies; ++i) {
+      const int row = i * input_rows, slow = thread / input_sharers + row, fast = thread % input_sharers;
+      if (fast >= kRowCopies || slow >= kStepChannels) continue;
+      const bool present = at[0] >= 0;
+      unsigned char* const to = inputs + row * kInputPitch;
+      const long long from = at[0] + of_step + row * plane;
+      copy<kInputCopy>(to, x + from, present);
+    }
+  }
+  TCONV_DEVICE void next_inputs() {
+    first += kWarpsSplits * kStepChannels;
+    of_step += kWarpsSplits * kStepChannels * plane;
+  }
 };
 
 TCONV_CONSTANT Launch col2im_launch(const Sizes& sizes) {
   Launch launch = {};
-  launch.blocks = static_cast<long long>(kRowBlocks) * sizes.batch * height_count(sizes.input[0]) *
+  const long long block_tiles = static_cast<long long>(sizes.batch) * height_count(sizes.input[0]) *
       height_count(sizes.input[1]) * axis_count(sizes.input[2]);
-  launch.counted = launch.blocks;
+  const long long turns = 1;
+  launch.blocks = kRowBlocks * ceil_div(block_tiles, turns);
+  launch.counted = kRowBlocks * block_tiles + launch.blocks;
   launch.threads = kThreads, launch.shared_bytes = kStagesBytes;
   return launch;
 }
@@ -1071,33 +1115,6 @@ struct Col2imOutputs {
   }
 };
 
-// Multiplies a step, which lies in `stage`.
-TCONV_DEVICE void col2im_multiply(Col2imAccumulators& accumulators, const unsigned char* stage, int first_row_tile,
-    int first_position_tile, int lane) {
-  unsigned rows[kWarpRowTiles][4];
-  const unsigned char* const inputs = stage + kStageWeightBytes;
-  // Word 2 * half + low of a fragment: row lane / 4 + 8 * low, channel lane % 4 + 4 * half.
-  TCONV_UNROLL for (int word = 0; word < 4; ++word) {
-    float values[kRowsTogether];
-    load_shared<float>(reinterpret_cast<const float*>(stage + (lane % 4 + word / 2 * 4) * kWeightPitch) +
-        col2im_row_of(first_row_tile, word % 2 * 8 + lane / 4), values);
-    TCONV_UNROLL for (int k = 0; k < kRowsTogether; ++k) rows[k][word] = __float_as_uint(matrix_operand(values[k]));
-  }
-  TCONV_UNROLL for (int j = 0; j < kWarpPositionTiles; j += 1) {
-    unsigned columns[2][2];
-    const int position = (first_position_tile + j) * 8 + lane / 4;
-    TCONV_UNROLL for (int half = 0; half < 2; ++half) {
-      const int channel = lane % 4 + half * 4;
-      const float value = *reinterpret_cast<const float*>(inputs + (channel * kInputPitch + position * 4));
-      columns[0][half] = __float_as_uint(matrix_operand(value));
-    }
-    TCONV_UNROLL for (int i = 0; i < kWarpRowTiles; ++i) {
-      // The product above for an element type.
-      multiply_tf32(accumulators.values[i][j], rows[i], columns[0]);
-    }
-  }
-}
-
 TCONV_CONSTANT Launch conv_ups_0_launch(const Sizes& sizes) { return col2im_launch(sizes); }
 }  // namespace tconv
 using namespace tconv;
@@ -1110,56 +1127,80 @@ conv_ups_0(const float* x, const float* weight, const float* bias, float* y, int
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
 
   // Blocks with the same inputs are neighbours.
-  const int columns = axis_count(input_width), weight_set = static_cast<int>(blockIdx.x) % kRowBlocks;
-  int image_block = static_cast<int>(blockIdx.x) / kRowBlocks, depth = 0, row = 0, column = 0;
-  if (columns > 1) {  // else there is nothing to divide, and the instructions need not be fetched
-    column = image_block % columns, image_block /= columns;
-    row = 0, image_block /= 1;
-    depth = 0, image_block /= 1;
-  }
+  const int weight_set = static_cast<int>(blockIdx.x) % kRowBlocks;
   const int group = weight_set / kRowBlocks, first_channel = weight_set % kRowBlocks * kChannels;
-  const BlockTilePosition first = {image_block, depth, row, column * kStep};
+  const Col2imBlockTiles block_tiles(input_depth, input_height, input_width);
+  int number = static_cast<int>(blockIdx.x) / kRowBlocks;
+  Col2imNumbers numbers = block_tiles.numbers(number);
 
   // A set of warps shares the rows and columns of a step.
   const int set = warp / (kWarpsHigh * kWarpsWide), of_set = warp % (kWarpsHigh * kWarpsWide);
   const int first_row_tile = of_set % kWarpsHigh * kWarpRowTiles;
   const int first_position_tile = of_set / kWarpsHigh * kWarpPositionTiles;
-  Col2imCopies copies(weight, x, group, first_channel, set, first, batch, input_depth, input_height,
-                                   input_width, of_set * 32 + lane);
-  unsigned char* const stages = shared + set * (kStages * kStageBytes);
+  Col2imCopies copies(weight, x, group, first_channel, set, block_tiles.first_input(numbers), batch,
+                                   input_depth, input_height, input_width, of_set * 32 + lane);
+  unsigned char* const resident = shared + set * kSetBytes;
+  float* const sums = reinterpret_cast<float*>(shared);
+  const Epilogue epilogue{bias + group * kGroupOutChannels};
+  float* const y_of_group = y + static_cast<long long>(group) * kGroupOutChannels *
+      (static_cast<long long>(output_depth) * output_height * output_width);
   Col2imAccumulators accumulators;
-  TCONV_UNROLL for (int i = 0; i < kWarpRowTiles; ++i)
+  int stage = 0, stage_ahead = 0;
+
+  #pragma unroll
+  for (int i = 0; i < kWarpRowTiles; ++i)
     TCONV_UNROLL for (int j = 0; j < kWarpPositionTiles; ++j)
       TCONV_UNROLL for (int k = 0; k < 4; ++k) accumulators.values[i][j][k] = 0;
-
   // The first turns only ask.
-  int stage = 0, stage_ahead = 0;
 #pragma unroll 1
-  for (int ahead = 0; ahead < kSetSteps + kStages; ++ahead) {
+  for (int ahead = 0; ahead < kSetKTiles + kStages; ++ahead) {
     const int step = ahead - kStages;
     if (step >= 0) {
       copies.waiting.template wait<kStages - 1>();
       // The threads of a set meet; orders their memory.
       meet<kSetThreads>(1 + set);  // all see the step, and none reads the one before any more
     }
-    copies.begin(ahead < kSetSteps, stages + stage_ahead * kStageBytes);
+    copies.begin(ahead < kSetKTiles, resident + stage_ahead * kStageBytes);
     stage_ahead = stage_ahead + 1 == kStages ? 0 : stage_ahead + 1;
     if (step < 0) continue;
-    col2im_multiply(accumulators, stages + stage * kStageBytes, first_row_tile, first_position_tile, lane);
+    const unsigned char* const of_step = resident + stage * kStageBytes;
+    // Multiplies a step. Resident weights of 32 bits lie as fragments.
+    const unsigned char* const inputs = of_step + kStageWeightBytes;
+    unsigned rows[kWarpRowTiles][4];
+    // Word 2 * half + low of a fragment: row lane / 4 + 8 * low, channel lane % 4 + 4 * half.
+    TCONV_UNROLL for (int word = 0; word < 4; ++word) {
+      float values[kRowsTogether];
+      load_shared<float>(reinterpret_cast<const float*>(of_step + (lane % 4 + word / 2 * 4) * kWeightPitch) +
+          col2im_row_of(first_row_tile, word % 2 * 8 + lane / 4), values);
+      TCONV_UNROLL for (int k = 0; k < kRowsTogether; ++k) rows[k][word] = __float_as_uint(matrix_operand(values[k]));
+    }
+    TCONV_UNROLL for (int j = 0; j < kWarpPositionTiles; j += 1) {
+      unsigned columns[2][2];
+      const int position = (first_position_tile + j) * 8 + lane / 4;
+      TCONV_UNROLL for (int half = 0; half < 2; ++half) {
+        const int channel = lane % 4 + half * 4;
+        const float value = *reinterpret_cast<const float*>(inputs + (channel * kInputPitch + position * 4));
+        columns[0][half] = __float_as_uint(matrix_operand(value));
+      }
+      TCONV_UNROLL for (int i = 0; i < kWarpRowTiles; ++i) {
+        // The product above for an element type.
+        multiply_tf32(accumulators.values[i][j], rows[i], columns[0]);
+      }
+    }
     stage = stage + 1 == kStages ? 0 : stage + 1;
   }
-
-  float* const sums = reinterpret_cast<float*>(shared);
   __syncthreads();  // nobody reads a stage any more
   col2im_put(accumulators, sums + set * kSums, first_row_tile, first_position_tile, lane);
   __syncthreads();
-  const Epilogue epilogue{bias + group * kGroupOutChannels};
-  const BlockTilePosition first_output = {first.image, height_first_output(depth, output_depth),
-      height_first_output(row, output_height), axis_first_output(column, columns, output_width)};
-  const Col2imOutputs outputs{ sums, epilogue, y + static_cast<long long>(group) * kGroupOutChannels *
-      (static_cast<long long>(output_depth) * output_height * output_width), first, first_output,
-      height_first_output(depth + 1, output_depth) - first_output.depth, height_first_output(row + 1, output_height) -
-      first_output.row, axis_first_output(column + 1, columns, output_width) - first_output.column, first_channel,
+  const BlockTilePosition first = block_tiles.first_input(numbers);
+  const BlockTilePosition first_output = {
+      first.image, height_first_output(numbers.depth, block_tiles.depths, output_depth),
+      height_first_output(numbers.row, block_tiles.rows, output_height),
+      axis_first_output(numbers.column, block_tiles.columns, output_width)};
+  const Col2imOutputs outputs{ sums, epilogue, y_of_group, first, first_output,
+      height_first_output(numbers.depth + 1, block_tiles.depths, output_depth) - first_output.depth,
+      height_first_output(numbers.row + 1, block_tiles.rows, output_height) - first_output.row,
+      axis_first_output(numbers.column + 1, block_tiles.columns, output_width) - first_output.column, first_channel,
       batch, input_depth, input_height, input_width, y_channels, output_depth, output_height, output_width};
   outputs.store();
 }
@@ -1276,7 +1317,6 @@ constexpr int kChannels = 16;
 // One instruction multiplies 16 rows by 8 positions over 32 bytes of channels. Exact float32 splits each factor into
 // two planes, its rounding to TF32 and the rest, and adds three products.
 constexpr int kItemBytes = 4;
-constexpr int kVectorItems = 16 / kItemBytes;
 constexpr int kStepChannels = 32 / kItemBytes;
 // A lane has 16 bytes of a fragment of weights, in units that belong to one row each: a word, or the two words of a
 // double. A unit has `unit_items` numbers.
@@ -1357,8 +1397,7 @@ template <int Kernel, int Stride, int Padding, int Dilation> struct Axis {
 // apart. Shifts have numbers from 0 on.
 template <class Axis> struct Shifts {
   static constexpr int lowest = Axis::shift_of(0), highest = Axis::shift_of(Axis::kernel - 1);
-  static constexpr int step = Axis::stride == 1 ? Axis::dilation : 1, count = (highest - lowest) / step + 1;
-  static constexpr int halo = highest - lowest;
+  static constexpr int step = Axis::stride == 1 ? Axis::dilation : 1, halo = highest - lowest;
 
   // The distance from a position's input at the highest shift, the first of its halo, to its input at shift `number`.
   static TCONV_CONSTANT int behind(int number) { return halo - number * step; }
@@ -1393,25 +1432,6 @@ TCONV_DEVICE float operand(float value) {
   const unsigned half_unit = 0xfffu + (bits >> 13 & 1u);
   return __uint_as_float((bits + half_unit) & 0xffffe000u);
 }
-
-// Loads four 8x8 matrices of 16-bit items, or 8x4 matrices of 32-bit items, by PTX
-// ldmatrix.sync.aligned.m8n8.x4.shared.b16. Lane l passes the address of row l % 8 of matrix l / 8, 16 aligned bytes of
-// shared memory. It gets word l % 4 of row l / 4 of each matrix.
-#if !defined(TCONV_EMULATOR)
-TCONV_DEVICE void load_matrices(const void* row, unsigned (&words)[4]) {
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(words[0]), "=r"(words[1]),
-      "=r"(words[2]), "=r"(words[3]) : "r"(address) : "memory");
-}
-
-// Loads four 8x8 matrices of 16-bit items, each transposed, by PTX ldmatrix with .trans. Lanes give addresses as above.
-// Lane l gets two items of column l / 4 of each matrix, in row 2 * (l % 4) and in the next one.
-TCONV_DEVICE void load_transposed_matrices(const void* row, unsigned (&words)[4]) {
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(words[0]),
-      "=r"(words[1]), "=r"(words[2]), "=r"(words[3]) : "r"(address) : "memory");
-}
-#endif
 
 // As `operand`, by one instruction where the GPU has it.
 TCONV_DEVICE float matrix_operand(float value) {
@@ -1602,7 +1622,6 @@ template <class Kernel> struct BlockTiles {
   TCONV_DEVICE BlockTiles(int depth_positions, int row_positions, int column_positions)
       : columns(ceil_div(column_positions, Kernel::block_tile_columns)), rows(row_positions), depths(depth_positions) {}
 
-  TCONV_DEVICE int count(int batch) const { return columns * rows * depths * batch; }
   TCONV_DEVICE BlockTilePosition block_tile(int number) const {
     const int row = number / columns, depth = row / rows;
     return {depth / depths, depth % depths, row % rows, number % columns * Kernel::block_tile_columns};
@@ -1642,12 +1661,10 @@ template <class Kernel> struct InputMap {
 // weight sets a block keeps its set. Other blocks have one work each. An offset within a block spans at most
 // `input_reach` channels of the input and `output_reach` of the output.
 template <class Kernel>
-TCONV_CONSTANT Launch block_tiles_launch(const Sizes& sizes, const int (&positions)[3], bool walk, int at_once,
-                                         int together, int input_reach) {
+TCONV_CONSTANT Launch block_tiles_launch(const Sizes& sizes, const int (&positions)[3], int together, int input_reach) {
   const long long works = static_cast<long long>(Kernel::weight_sets) * sizes.batch * positions[0] * positions[1] *
       ceil_div(positions[2], Kernel::block_tile_columns);
-  const long long most = larger(1, at_once / together) * together;
-  const long long turns = (walk ? ceil_div(works, most) : 1) * together;
+  const long long turns = together;
   Launch launch = {};
   launch.blocks = ceil_div(works, turns) * together;
   launch.counted = works + launch.blocks;  // a walk ends beyond the last work, by less than a grid
@@ -1746,102 +1763,6 @@ template <class Kernel> TCONV_DEVICE const float* mma_first_input(const float* x
   return x + static_cast<long long>(group) * Kernel::group_in_channels * plane;
 }
 
-// A thread's part of inputs that go through registers. There they are rounded and, unless channels_last, transposed.
-// The next k-tile is in flight while a k-tile is multiplied. In shared memory inputs lie position by position, the
-// channels of a k-tile together, as ldmatrix reads them.
-//
-// A patch is a vector of channels by `patch_columns` neighbouring columns. A load takes one channel of a patch or, from
-// channels_last inputs, all channels of a column; a store takes a column. Patches of several columns need rows that
-// begin at multiples of a patch. Then a patch is in the input as a whole or not at all. The halo's rows may begin and
-// end within a patch.
-template <class Kernel> struct MmaTransposedInputs {
-  static constexpr int side = kVectorItems, columns_together = Kernel::pipeline_patch_columns;
-  static constexpr int load_bytes = columns_together * kItemBytes, loads = side, words = load_bytes / 4;
-  const InputMap<Kernel> map;
-  const float* const x;                // of the block's group
-  const float* first;                  // of the block tile's first image
-  unsigned inside;                       // by patch: whether it is one of the input
-  int offsets[Kernel::thread_patches];  // of the patch's first channel and column in the first k-tile
-  // Words are unpacked when they are stored: unpacking them sooner would wait for each load.
-  Vector<unsigned, words> values[Kernel::thread_patches][loads];
-
-  // Neighbouring threads load neighbouring memory. With patches of several columns, eight neighbouring threads have
-  // different channels, which they store to different banks.
-  static TCONV_DEVICE int number(int i) { return static_cast<int>(threadIdx.x) + i * Kernel::threads; }
-  static constexpr int vectors_first = columns_together == 1 ? 1 : Kernel::k_tile_vectors > 8 ? 8
-      : Kernel::k_tile_vectors;
-  static TCONV_DEVICE int vector(int i) {
-    return number(i) / (vectors_first * Kernel::halo_patches) * vectors_first + number(i) % vectors_first;
-  }
-  static TCONV_DEVICE int patch(int i) { return number(i) / vectors_first % Kernel::halo_patches; }
-  static TCONV_DEVICE int row(int i) { return patch(i) / Kernel::row_patches; }
-  // A column of the halo's row; negative where the row's first patch begins before the halo.
-  static TCONV_DEVICE int halo_column(int i) {
-    return patch(i) % Kernel::row_patches * columns_together - Kernel::patch_lead;
-  }
-  // Whether the thread has an i-th patch. The compiler knows the first comparison, which mostly decides.
-  static TCONV_DEVICE bool present(int i) {
-    constexpr int all = Kernel::halo_patches * Kernel::k_tile_vectors;
-    return (i + 1) * Kernel::threads <= all || number(i) < all;
-  }
-  static TCONV_DEVICE bool in_halo(int column) {
-    constexpr bool whole = Kernel::patch_lead == 0 && Kernel::halo_columns % columns_together == 0;
-    return whole || in_range(column, Kernel::halo_columns);
-  }
-
-  TCONV_DEVICE MmaTransposedInputs(const float* x, int group, int batch, int depths, int rows, int columns)
-      : map(batch, depths, rows, columns), x(mma_first_input<Kernel>(x, group, map.plane)) {}
-
-  // Later loads are of this block tile.
-  TCONV_DEVICE void begin(const BlockTilePosition& block_tile) {
-    first = x + static_cast<long long>(block_tile.image) * map.channels * map.plane;
-    const BlockTilePosition halo = halo_of(block_tile);
-    inside = 0;
-    TCONV_UNROLL for (int i = 0; i < Kernel::thread_patches; ++i) {
-      const auto place = map.place(halo, row(i), halo_column(i));
-      if (present(i) && place.inside) inside |= 1u << i;
-      const int channel = vector(i) * side;
-      offsets[i] = (place.image * static_cast<int>(map.channels) + channel) * map.plane + place.position;
-    }
-  }
-
-  // Asks for one of `parts` parts of a k-tile, if it is `wanted`.
-  TCONV_DEVICE void load(int k_tile, bool wanted, int part, int parts, unsigned char*) {
-    const long long channel_pitch = map.plane;
-    const float* const of_k_tile = first + k_tile * Kernel::k_tile_channels * channel_pitch;
-    const unsigned here = wanted ? inside : 0;
-    TCONV_UNROLL for (int i = 0; i < Kernel::thread_patches; ++i) {
-      const float* from = of_k_tile + offsets[i];
-      TCONV_UNROLL for (int k = 0; k < loads; ++k) {
-        const int number = i * loads + k;
-        if (number * parts / (Kernel::thread_patches * loads) == part)
-          load_present<load_bytes>(from, (here >> i & 1u) != 0, values[i][k].values);
-        from = kept(from + channel_pitch);
-      }
-    }
-  }
-
-  TCONV_DEVICE void wait() {}
-
-  // Comes after the last part of a k-tile: stores the k-tile.
-  TCONV_DEVICE void end_k_tile(bool wanted, unsigned char* stage) const {
-    if (!wanted) return;
-    TCONV_UNROLL for (int i = 0; i < Kernel::thread_patches; ++i) {
-      if (!present(i)) continue;
-      TCONV_UNROLL for (int c = 0; c < columns_together; ++c) {
-        if (!in_halo(halo_column(i) + c)) continue;
-        float column[side];
-        TCONV_UNROLL for (int k = 0; k < side; ++k) mma_unpack(values[i][k], c, column[k]);
-        // Stores a vector of neighbouring channels at one place of a stage, as factors: rounded, or split into planes.
-        Vector<float, 4> factors;
-        TCONV_UNROLL for (int k = 0; k < kVectorItems; ++k) factors.values[k] = matrix_operand(column[k]);
-        *reinterpret_cast<Vector<float, 4>*>(stage + (row(i) * Kernel::halo_columns + halo_column(i) + c) *
-            Kernel::place_bytes + vector(i) * 16) = factors;
-      }
-    }
-  }
-};
-
 // A thread's part of inputs that are copied channel by channel: some patches of some channels, several k-tiles ahead.
 // Warps round or transpose them when they load fragments. 16-bit inputs are copied only where no shift moves along the
 // row, because eight aligned columns are transposed at once. Before sm_90, a wait for weights waits for all copies, so
@@ -1896,20 +1817,18 @@ template <class Kernel> struct MmaCopiedInputs {
   }
 
   // Comes after the last part of a k-tile.
-  TCONV_DEVICE void end_k_tile(bool, unsigned char*) { copies.end_group(); }
+  TCONV_DEVICE void end_k_tile() { copies.end_group(); }
   // Waits until the thread's copies of the oldest k-tile in flight have landed.
   TCONV_DEVICE void wait() { copies.template wait<0>(); }
 };
-
-template <class Kernel> using MmaInputs = typename Kernel::type;
 
 template <class Kernel> TCONV_CONSTANT Launch mma_launch(const Sizes& sizes) {
   const int positions[] = {sizes.output[0],
                            sizes.output[1],
                            axis_positions<Kernel>(sizes.output[2] + Kernel::block_tile_origin)};
   // With resident weights, there are as many blocks as run at once. A lane stores neighbouring outputs of 32 channels.
-  return block_tiles_launch<Kernel>(sizes, positions, Kernel::pipeline_resident,
-      sizes.multiprocessors * Kernel::blocks, Kernel::weight_sets, Kernel::group_in_channels + Kernel::k_tile_channels);
+  return block_tiles_launch<Kernel>(
+      sizes, positions, Kernel::weight_sets, Kernel::group_in_channels + Kernel::k_tile_channels);
 }
 
 // A lane's accumulators: of each tile of 16 rows by 8 positions, rows lane / 4 and lane / 4 + 8 at two neighbouring
@@ -2180,7 +2099,7 @@ template <class Kernel> struct MmaWeightStages {
   const unsigned char* from;
   unsigned char* const stages;
   const int first_row_tile;  // of the block
-  int stage = 0, shift_group = 0, left = Kernel::pipeline_resident ? 1 : Kernel::steps;
+  int stage = 0, shift_group = 0, left = Kernel::steps;
 
   TCONV_DEVICE MmaWeightStages(const unsigned char* weights, unsigned char* stages, void* barrier, int row_block)
       : copy(barrier), from(weights), stages(stages), first_row_tile(row_block * Kernel::block_row_tiles) {}
@@ -2190,8 +2109,7 @@ template <class Kernel> struct MmaWeightStages {
     if (left == 0) return;
     constexpr int of_last = Kernel::shifts - (Kernel::shift_groups - 1) * Kernel::pipeline_k_tile_shifts;
     const bool last = shift_group == Kernel::shift_groups - 1;
-    const int shifts = Kernel::pipeline_resident ? Kernel::weight_stages * Kernel::pipeline_k_tile_shifts
-        : last ? of_last : Kernel::pipeline_k_tile_shifts;
+    const int shifts = last ? of_last : Kernel::pipeline_k_tile_shifts;
     copy.begin(stages + stage, from, shifts * Kernel::shift_bytes, 1,
                {shift_group * Kernel::pipeline_k_tile_shifts, first_row_tile});
     from += shifts * Kernel::shift_bytes;
@@ -2210,25 +2128,12 @@ TCONV_DEVICE void mma_multiply(MmaAccumulators<Kernel>& accumulators, int shift,
   unsigned columns[Kernel::warps_position_tiles][2];
   // Loads columns from `moved` bytes after `places`: `columns[plane][tile]` are the lane's two words of a position
   // tile.
-  if (Kernel::own_words) {
-    TCONV_UNROLL for (int j = 0; j < Kernel::warps_position_tiles; ++j)
-      TCONV_UNROLL for (int half = 0; half < kStepChannels / 4; ++half) {
-        const float value = *reinterpret_cast<const float*>(places[j] + moved + half * 4 * Kernel::channel_bytes);
-        const float factor = matrix_operand(value);
-        columns[j][half] = __float_as_uint(static_cast<float>(factor));
-      }
-  } else {
-    // Four matrices at once: two tiles of positions by two halves of 32 bytes of channels.
-    TCONV_UNROLL for (int j = 0; j < Kernel::warps_position_tiles; j += 2) {
-      unsigned words[4];
-      if (Kernel::by_channel)
-        load_transposed_matrices(places[j / 2] + moved, words);
-      else
-        load_matrices(places[j / 2] + moved, words);
-      columns[j][0] = words[0], columns[j][1] = words[1];
-      columns[j + 1][0] = words[2], columns[j + 1][1] = words[3];
+  TCONV_UNROLL for (int j = 0; j < Kernel::warps_position_tiles; ++j)
+    TCONV_UNROLL for (int half = 0; half < kStepChannels / 4; ++half) {
+      const float value = *reinterpret_cast<const float*>(places[j] + moved + half * 4 * Kernel::channel_bytes);
+      const float factor = matrix_operand(value);
+      columns[j][half] = __float_as_uint(static_cast<float>(factor));
     }
-  }
   TCONV_UNROLL for (int i = 0; i < Kernel::warps_row_tiles; ++i) {
     if (!mma_has_taps<Kernel>(shift, (Kernel::phases_known ? i : first_row_tile + i) % Kernel::phase_tiles)) continue;
     // Exact products: the small ones come first.
@@ -2258,27 +2163,19 @@ TCONV_DEVICE void mma(const float* x, const float* weight, const float* bias, fl
       output_depth,
       output_height,
       axis_positions<Kernel>(output_width + Kernel::block_tile_origin));
-  const int block_tile_count = block_tiles.count(batch);
   int number = static_cast<int>(blockIdx.x) / Kernel::weight_sets;
   const int block_tiles_together = static_cast<int>(gridDim.x) / Kernel::weight_sets;
 
   // The k-tile of inputs that is asked for next, and its block tile.
-  MmaInputs<Kernel> inputs(x, group, batch, input_depth, input_height, input_width);
-  int k_tile_ahead = 0, number_ahead = number;
-  const auto is_there = [&] { return Kernel::pipeline_resident ? number_ahead < block_tile_count
-      : k_tile_ahead < Kernel::k_tiles; };
+  MmaCopiedInputs<Kernel> inputs(x, group, batch, input_depth, input_height, input_width);
+  int k_tile_ahead = 0;
+  const auto is_there = [&] { return k_tile_ahead < Kernel::k_tiles; };
   const auto ask = [&](int part, int parts, int stage) {
     inputs.load(k_tile_ahead, is_there(), part, parts, shared + stage);
   };
   const auto end_asking = [&](int stage) {
-    inputs.end_k_tile(is_there(), shared + stage);
+    inputs.end_k_tile();
     ++k_tile_ahead;
-    if (!Kernel::pipeline_resident || k_tile_ahead < Kernel::k_tiles) return;
-    // Resident weights: a block computes several block tiles. The next one's first inputs are in flight while this
-    // one's last k-tile is multiplied.
-    k_tile_ahead = 0;
-    number_ahead += block_tiles_together;
-    if (is_there()) inputs.begin(block_tiles.block_tile(number_ahead));
   };
   inputs.begin(block_tiles.block_tile(number));
   ask(0, 1, 0);
@@ -2286,20 +2183,13 @@ TCONV_DEVICE void mma(const float* x, const float* weight, const float* bias, fl
   // Where the inputs of the lane's positions lie in a stage, at the highest shift, in bytes.
   int places[Kernel::lane_places];
   TCONV_UNROLL for (int i = 0; i < Kernel::lane_places; ++i) {
-    int tile, number, offset;
-    if (Kernel::own_words) {  // position lane / 4 of a tile, one channel of four
-      tile = i, number = lane / 4, offset = lane % 4 * Kernel::channel_bytes;
-    } else if (Kernel::by_channel) {  // a row of ldmatrix: eight positions of a channel
-      tile = 2 * i + lane / 16, number = 0, offset = lane % 16 * Kernel::channel_bytes;
-    } else {  // a row of ldmatrix: 16 bytes of channels of a position
-      tile = 2 * i + lane / 16, number = lane % 8, offset = lane / 8 % 2 * 16;
-    }
+    int tile, number, offset;  // position lane / 4 of a tile, one channel of four
+    tile = i, number = lane / 4, offset = lane % 4 * Kernel::channel_bytes;
     const int position = (warp_wide * Kernel::warps_position_tiles + tile) * 8 + number;
     const BlockTilePosition in_block_tile = position_in_block_tile<Kernel>(
         position < Kernel::block_tile_positions ? position : 0);
     places[i] = ((in_block_tile.image + in_block_tile.depth + in_block_tile.row) * Kernel::row_places +
-        (Kernel::by_channel ? Kernel::patch_lead : 0) + in_block_tile.column) * Kernel::place_bytes + first_step *
-        Kernel::step_bytes + offset;
+        Kernel::patch_lead + in_block_tile.column) * kItemBytes + first_step * Kernel::step_bytes + offset;
   }
 
   unsigned char* const weight_stages = shared + Kernel::input_stages * Kernel::input_stage_bytes;
@@ -2314,205 +2204,193 @@ TCONV_DEVICE void mma(const float* x, const float* weight, const float* bias, fl
 #endif  // that kernel prepares the weights
   weights.ask();
   end_asking(0);
-  if (Kernel::pipeline_resident) weights.copy.wait();
 
   MmaAccumulators<Kernel> accumulators;
   int input_stage = 0, weight_stage = 0;  // where the stages begin, in bytes
-  do {
-    #pragma unroll
-    for (int i = 0; i < Kernel::warps_row_tiles; ++i)
-      TCONV_UNROLL for (int j = 0; j < Kernel::warps_position_tiles; ++j)
-        TCONV_UNROLL for (int k = 0; k < 4; ++k) accumulators.values[i][j][k] = 0;
+  #pragma unroll
+  for (int i = 0; i < Kernel::warps_row_tiles; ++i)
+    TCONV_UNROLL for (int j = 0; j < Kernel::warps_position_tiles; ++j)
+      TCONV_UNROLL for (int k = 0; k < 4; ++k) accumulators.values[i][j][k] = 0;
 #pragma unroll 1
-    for (int k_tile = 0; k_tile < Kernel::k_tiles; ++k_tile) {
-      const unsigned char* places_of_k_tile[Kernel::lane_places];
-      TCONV_UNROLL for (int i = 0; i < Kernel::lane_places; ++i) places_of_k_tile[i] = shared + input_stage + places[i];
-      const int stage_ahead = mma_input_stage_before<Kernel>(input_stage);
+  for (int k_tile = 0; k_tile < Kernel::k_tiles; ++k_tile) {
+    const unsigned char* places_of_k_tile[Kernel::lane_places];
+    TCONV_UNROLL for (int i = 0; i < Kernel::lane_places; ++i) places_of_k_tile[i] = shared + input_stage + places[i];
+    const int stage_ahead = mma_input_stage_before<Kernel>(input_stage);
 #pragma unroll(Kernel::shift_groups)
-      for (int shift_group = 0; shift_group < Kernel::shift_groups; ++shift_group) {
-        if (!Kernel::pipeline_resident) weights.copy.wait();
-        if (shift_group == 0) inputs.wait();
-        __syncthreads();
-        if (Kernel::input_parts == 0 && shift_group == 0) ask(0, 1, stage_ahead);
-        if (!Kernel::pipeline_resident) weights.ask();
+    for (int shift_group = 0; shift_group < Kernel::shift_groups; ++shift_group) {
+      weights.copy.wait();
+      if (shift_group == 0) inputs.wait();
+      __syncthreads();
+      if (Kernel::input_parts == 0 && shift_group == 0) ask(0, 1, stage_ahead);
+      weights.ask();
 #pragma unroll(Kernel::pipeline_k_tile_shifts)
-        for (int first = 0; first < Kernel::pipeline_k_tile_shifts; first += 1) {
-          TCONV_UNROLL for (int of_group = first; of_group < first + 1; ++of_group) {
-            const int shift = shift_group * Kernel::pipeline_k_tile_shifts + of_group;
-            if (of_group >= Kernel::pipeline_k_tile_shifts || shift >= Kernel::shifts) break;
-            const int moved = mma_halo_offset<Kernel>(shift) * Kernel::place_bytes;
-            TCONV_UNROLL for (int step = 0; step < Kernel::pipeline_k_tile_steps; ++step) {
-              mma_multiply<Kernel>(accumulators, shift, moved + step * Kernel::step_bytes, first_row_tile,
-                  fragments + weight_stage + of_group * Kernel::shift_bytes + step * kFragmentBytes, places_of_k_tile);
-              const int part = shift * Kernel::pipeline_k_tile_steps + step;
-              if (part < Kernel::input_parts) ask(part, Kernel::input_parts, stage_ahead);
-            }
+      for (int first = 0; first < Kernel::pipeline_k_tile_shifts; first += 1) {
+        TCONV_UNROLL for (int of_group = first; of_group < first + 1; ++of_group) {
+          const int shift = shift_group * Kernel::pipeline_k_tile_shifts + of_group;
+          if (of_group >= Kernel::pipeline_k_tile_shifts || shift >= Kernel::shifts) break;
+          const int moved = mma_halo_offset<Kernel>(shift) * kItemBytes;
+          TCONV_UNROLL for (int step = 0; step < Kernel::pipeline_k_tile_steps; ++step) {
+            mma_multiply<Kernel>(accumulators, shift, moved + step * Kernel::step_bytes, first_row_tile,
+                fragments + weight_stage + of_group * Kernel::shift_bytes + step * kFragmentBytes, places_of_k_tile);
+            const int part = shift * Kernel::pipeline_k_tile_steps + step;
+            if (part < Kernel::input_parts) ask(part, Kernel::input_parts, stage_ahead);
           }
         }
-        weight_stage = mma_next_weight_stage<Kernel>(weight_stage);
       }
-      end_asking(stage_ahead);
-      input_stage = mma_next_input_stage<Kernel>(input_stage);
+      weight_stage = mma_next_weight_stage<Kernel>(weight_stage);
     }
+    end_asking(stage_ahead);
+    input_stage = mma_next_input_stage<Kernel>(input_stage);
+  }
 
-    if (!Kernel::pipeline_resident)
-      __syncthreads();  // Nobody reads the stages any more: what follows takes their place.
-    if (!mma_join<Kernel>(accumulators, shared)) return;
-    const long long first_channel = static_cast<long long>(group) * Kernel::group_out_channels;
-    const Epilogue epilogue{bias + first_channel};
-    const long long plane = static_cast<long long>(output_depth) * output_height * output_width;
-    mma_store<Kernel>(accumulators, epilogue, shared + Kernel::stored_at + warp * Kernel::subtile_bytes,
-        y + first_channel * plane, block_tiles.block_tile(number), first_row_tile,
-        warp_wide * Kernel::warps_position_tiles * 8, y_channels, batch, output_depth, output_height, output_width);
-    number += block_tiles_together;
-  } while (Kernel::pipeline_resident && number < block_tile_count);
+  __syncthreads();  // Nobody reads the stages any more: what follows takes their place.
+  if (!mma_join<Kernel>(accumulators, shared)) return;
+  const long long first_channel = static_cast<long long>(group) * Kernel::group_out_channels;
+  const Epilogue epilogue{bias + first_channel};
+  const long long plane = static_cast<long long>(output_depth) * output_height * output_width;
+  mma_store<Kernel>(accumulators, epilogue, shared + Kernel::stored_at + warp * Kernel::subtile_bytes,
+      y + first_channel * plane, block_tiles.block_tile(number), first_row_tile,
+      warp_wide * Kernel::warps_position_tiles * 8, y_channels, batch, output_depth, output_height, output_width);
+  number += block_tiles_together;
 }
 
 // 1-D 256->128 k16 s8 p4 bias tf32
 struct conv_ups_0_any_size_layer {
-  using type = MmaTransposedInputs<conv_ups_0_any_size_layer>;
   using Width = Axis<16, 8, 0, 1>;
   using WidthShifts = Shifts<Axis<16, 8, 0, 1>>;
   static constexpr int block_tile_columns = 64, group_in_channels = 256, weight_sets = 16, threads = 256, shared_bytes =
-      100912, group_out_channels = 128, kernel = 16, lane_places = 4, warps_position_tiles = 8, channel_bytes = 4,
-      by_channel = 0, own_words = 0, pipeline_patch_columns = 1, thread_patches = 5, k_tile_vectors = 16, halo_patches
-      = 65, row_patches = 65, patch_lead = 0, halo_columns = 65, k_tile_channels = 64, place_bytes = 272, patch_lanes
-      = 8, thread_loads = 20, input_stages = 2, thread_channels = 4, stride = 8, block_tile_origin = 4,
-      pipeline_resident = 0, blocks = 1, warps_row_tiles = 2, warps_splits = 4, warps = 2, subtile_slots = 1,
-      subtile_position_tiles = 8, subtile_pitch = 288, subtile_row_tiles = 1, phase_tiles = 8, block_tile_positions =
-      64, phases = 8, pitch = 72, taps_together = 2, shifts_count = 2, row_blocks = 16, block_row_tiles = 4, k_tiles =
-      4, stage_steps = 8, shifts = 2, every_phase_has_every_shift = 1, padding = 0, shifts_lowest = 0, taps = 16,
-      prepared_channel_tiles = 8, steps = 4, shift_groups = 1, pipeline_k_tile_shifts = 2, weight_stages = 2,
-      shift_bytes = 16384, weight_stage_bytes = 32768, row_places = 65, shifts_halo = 1, phases_known = 0, warps_high
-      = 2, warps_wide = 1, pipeline_k_tile_steps = 2, step_bytes = 32, input_stage_bytes = 17680, tile_bytes = 4096,
-      barrier_at = 100896, input_parts = 0, stored_at = 49152, subtile_bytes = 4608;
+      102416, group_out_channels = 128, kernel = 16, lane_places = 8, warps_position_tiles = 8, channel_bytes = 288,
+          pipeline_patch_columns = 1, thread_patches = 9, halo_patches = 65, row_patches = 65, patch_lead = 0,
+          k_tile_channels = 64, patch_lanes = 8, thread_loads = 18, input_stages = 2, thread_channels = 2, stride = 8,
+          block_tile_origin = 4, blocks = 1, warps_row_tiles = 2, warps_splits = 4, warps = 2, subtile_slots =
+      1, subtile_position_tiles = 8, subtile_pitch = 288, subtile_row_tiles = 1, phase_tiles = 8, block_tile_positions
+      = 64, phases = 8, pitch = 72, taps_together = 2, shifts_count = 2, row_blocks = 16, block_row_tiles = 4, k_tiles
+      = 4, stage_steps = 8, shifts = 2, every_phase_has_every_shift = 1, padding = 0, shifts_lowest = 0, taps = 16,
+          prepared_channel_tiles = 8, steps = 4, shift_groups = 1, pipeline_k_tile_shifts = 2, shift_bytes = 16384,
+          weight_stages = 2, weight_stage_bytes = 32768, row_places = 65, shifts_halo = 1, phases_known = 0,
+          warps_high =
+      2, warps_wide = 1, pipeline_k_tile_steps = 2, step_bytes = 2304, input_stage_bytes = 18432, tile_bytes = 4096,
+          barrier_at = 102400, input_parts = 0, stored_at = 49152, subtile_bytes = 4608;
   static constexpr long long preparing_items = 65536, weight_bytes = 2097152, block_weight_bytes = 131072;
 };
 
 // 1-D 128->64 k16 s8 p4 bias tf32
 struct conv_ups_1_layer {
-  using type = MmaCopiedInputs<conv_ups_1_layer>;
   using Width = Axis<16, 8, 0, 1>;
   using WidthShifts = Shifts<Axis<16, 8, 0, 1>>;
   static constexpr int block_tile_columns = 32, group_in_channels = 128, weight_sets = 4, threads = 128, shared_bytes =
-      86032, group_out_channels = 64, kernel = 16, lane_places = 4, warps_position_tiles = 4, channel_bytes = 160,
-      by_channel = 1, own_words = 1, pipeline_patch_columns = 4, thread_patches = 1, k_tile_vectors = 16, halo_patches
-      = 9, row_patches = 9, patch_lead = 3, halo_columns = 33, k_tile_channels = 64, place_bytes = 4, patch_lanes =
-      16, thread_loads = 8, input_stages = 2, thread_channels = 8, stride = 8, block_tile_origin = 4,
-      pipeline_resident = 0, blocks = 2, warps_row_tiles = 8, warps_splits = 4, warps = 1, subtile_slots = 8,
-      subtile_position_tiles = 4, subtile_pitch = 160, subtile_row_tiles = 8, phase_tiles = 8, block_tile_positions =
-      32, phases = 8, pitch = 40, taps_together = 1, shifts_count = 2, row_blocks = 4, block_row_tiles = 8, k_tiles =
-      2, stage_steps = 8, shifts = 2, every_phase_has_every_shift = 1, padding = 0, shifts_lowest = 0, taps = 16,
-      prepared_channel_tiles = 4, steps = 4, shift_groups = 2, pipeline_k_tile_shifts = 1, weight_stages = 2,
-      shift_bytes = 32768, weight_stage_bytes = 32768, row_places = 36, shifts_halo = 1, phases_known = 1, warps_high
-      = 1, warps_wide = 1, pipeline_k_tile_steps = 2, step_bytes = 1280, input_stage_bytes = 10240, tile_bytes = 4096,
-      barrier_at = 86016, input_parts = 2, stored_at = 49152, subtile_bytes = 20480;
+      86032, group_out_channels = 64, kernel = 16, lane_places = 2, warps_position_tiles = 2, channel_bytes = 160,
+          pipeline_patch_columns = 4, thread_patches = 1, halo_patches = 9, row_patches = 9, patch_lead = 3,
+          k_tile_channels = 64, patch_lanes = 16, thread_loads = 8, input_stages = 2, thread_channels = 8, stride = 8,
+          block_tile_origin = 4, blocks = 2, warps_row_tiles = 8, warps_splits = 2, warps = 2, subtile_slots =
+      8, subtile_position_tiles = 2, subtile_pitch = 160, subtile_row_tiles = 8, phase_tiles = 8, block_tile_positions
+      = 32, phases = 8, pitch = 40, taps_together = 1, shifts_count = 2, row_blocks = 4, block_row_tiles = 8, k_tiles
+      = 2, stage_steps = 8, shifts = 2, every_phase_has_every_shift = 1, padding = 0, shifts_lowest = 0, taps = 16,
+          prepared_channel_tiles = 4, steps = 4, shift_groups = 2, pipeline_k_tile_shifts = 1, shift_bytes = 32768,
+          weight_stages = 2, weight_stage_bytes = 32768, row_places = 36, shifts_halo = 1, phases_known = 1,
+          warps_high =
+      1, warps_wide = 2, pipeline_k_tile_steps = 4, step_bytes = 1280, input_stage_bytes = 10240, tile_bytes = 4096,
+          barrier_at = 86016, input_parts = 4, stored_at = 16384, subtile_bytes = 20480;
   static constexpr long long preparing_items = 32768, weight_bytes = 524288, block_weight_bytes = 131072;
 };
 
 // 1-D 128->64 k16 s8 p4 bias tf32
 struct conv_ups_1_any_size_layer {
-  using type = MmaCopiedInputs<conv_ups_1_any_size_layer>;
   using Width = Axis<16, 8, 0, 1>;
   using WidthShifts = Shifts<Axis<16, 8, 0, 1>>;
-  static constexpr int block_tile_columns = 32, group_in_channels = 128, weight_sets = 4, threads = 64, shared_bytes =
-      75792, group_out_channels = 64, kernel = 16, lane_places = 4, warps_position_tiles = 4, channel_bytes = 160,
-      by_channel = 1, own_words = 1, pipeline_patch_columns = 1, thread_patches = 5, k_tile_vectors = 8, halo_patches
-      = 33, row_patches = 33, patch_lead = 0, halo_columns = 33, k_tile_channels = 32, place_bytes = 4, patch_lanes =
-      8, thread_loads = 20, input_stages = 2, thread_channels = 4, stride = 8, block_tile_origin = 4,
-      pipeline_resident = 0, blocks = 3, warps_row_tiles = 8, warps_splits = 2, warps = 1, subtile_slots = 8,
-      subtile_position_tiles = 4, subtile_pitch = 160, subtile_row_tiles = 8, phase_tiles = 8, block_tile_positions =
-      32, phases = 8, pitch = 40, taps_together = 1, shifts_count = 2, row_blocks = 4, block_row_tiles = 8, k_tiles =
-      4, stage_steps = 4, shifts = 2, every_phase_has_every_shift = 1, padding = 0, shifts_lowest = 0, taps = 16,
-      prepared_channel_tiles = 4, steps = 4, shift_groups = 1, pipeline_k_tile_shifts = 2, weight_stages = 2,
-      shift_bytes = 16384, weight_stage_bytes = 32768, row_places = 33, shifts_halo = 1, phases_known = 1, warps_high
-      = 1, warps_wide = 1, pipeline_k_tile_steps = 2, step_bytes = 1280, input_stage_bytes = 5120, tile_bytes = 2048,
-      barrier_at = 75776, input_parts = 0, stored_at = 16384, subtile_bytes = 20480;
+  static constexpr int block_tile_columns = 32, group_in_channels = 128, weight_sets = 4, threads = 128, shared_bytes =
+      75792, group_out_channels = 64, kernel = 16, lane_places = 2, warps_position_tiles = 2, channel_bytes = 160,
+          pipeline_patch_columns = 1, thread_patches = 5, halo_patches = 33, row_patches = 33, patch_lead = 0,
+          k_tile_channels = 32, patch_lanes = 8, thread_loads = 10, input_stages = 2, thread_channels = 2, stride = 8,
+          block_tile_origin = 4, blocks = 3, warps_row_tiles = 8, warps_splits = 2, warps = 2, subtile_slots =
+      8, subtile_position_tiles = 2, subtile_pitch = 160, subtile_row_tiles = 8, phase_tiles = 8, block_tile_positions
+      = 32, phases = 8, pitch = 40, taps_together = 1, shifts_count = 2, row_blocks = 4, block_row_tiles = 8, k_tiles
+      = 4, stage_steps = 4, shifts = 2, every_phase_has_every_shift = 1, padding = 0, shifts_lowest = 0, taps = 16,
+          prepared_channel_tiles = 4, steps = 4, shift_groups = 1, pipeline_k_tile_shifts = 2, shift_bytes = 16384,
+          weight_stages = 2, weight_stage_bytes = 32768, row_places = 33, shifts_halo = 1, phases_known = 1,
+          warps_high =
+      1, warps_wide = 2, pipeline_k_tile_steps = 2, step_bytes = 1280, input_stage_bytes = 5120, tile_bytes = 2048,
+          barrier_at = 75776, input_parts = 2, stored_at = 16384, subtile_bytes = 20480;
   static constexpr long long preparing_items = 32768, weight_bytes = 524288, block_weight_bytes = 131072;
 };
 
 // 1-D 64->32 k4 s2 p1 bias tf32
 struct conv_ups_2_layer {
-  using type = MmaCopiedInputs<conv_ups_2_layer>;
-  using Width = Axis<4, 2, 1, 1>;
-  using WidthShifts = Shifts<Axis<4, 2, 1, 1>>;
+  using Width = Axis<4, 2, 0, 1>;
+  using WidthShifts = Shifts<Axis<4, 2, 0, 1>>;
   static constexpr int block_tile_columns = 64, group_in_channels = 64, weight_sets = 1, threads = 128, shared_bytes =
-      67600, group_out_channels = 32, kernel = 4, lane_places = 4, warps_position_tiles = 4, channel_bytes = 288,
-      by_channel = 1, own_words = 1, pipeline_patch_columns = 4, thread_patches = 3, k_tile_vectors = 16, halo_patches
-      = 18, row_patches = 18, patch_lead = 3, halo_columns = 66, k_tile_channels = 64, place_bytes = 4, patch_lanes =
-      8, thread_loads = 12, input_stages = 1, thread_channels = 4, stride = 2, block_tile_origin = 0,
-      pipeline_resident = 0, blocks = 3, warps_row_tiles = 4, warps_splits = 2, warps = 2, subtile_slots = 2,
-      subtile_position_tiles = 4, subtile_pitch = 160, subtile_row_tiles = 2, phase_tiles = 2, block_tile_positions =
-      64, phases = 2, pitch = 40, taps_together = 1, shifts_count = 3, row_blocks = 1, block_row_tiles = 4, k_tiles =
-      1, stage_steps = 8, shifts = 3, every_phase_has_every_shift = 0, padding = 1, shifts_lowest = -1, taps = 4,
-      prepared_channel_tiles = 2, steps = 1, shift_groups = 1, pipeline_k_tile_shifts = 3, weight_stages = 1,
-      shift_bytes = 16384, weight_stage_bytes = 49152, row_places = 72, shifts_halo = 2, phases_known = 1, warps_high
-      = 1, warps_wide = 2, pipeline_k_tile_steps = 4, step_bytes = 2304, input_stage_bytes = 18432, tile_bytes = 4096,
-      barrier_at = 67584, input_parts = 6, stored_at = 16384, subtile_bytes = 5120;
-  static constexpr long long preparing_items = 2048, weight_bytes = 49152, block_weight_bytes = 49152;
+      51216, group_out_channels = 32, kernel = 4, lane_places = 4, warps_position_tiles = 4, channel_bytes = 288,
+          pipeline_patch_columns = 4, thread_patches = 3, halo_patches = 17, row_patches = 17, patch_lead = 3,
+          k_tile_channels = 64, patch_lanes = 8, thread_loads = 12, input_stages = 1, thread_channels = 4, stride = 2,
+          block_tile_origin = 1, blocks = 4, warps_row_tiles = 2, warps_splits = 1, warps = 4, subtile_slots =
+      2, subtile_position_tiles = 4, subtile_pitch = 160, subtile_row_tiles = 2, phase_tiles = 2, block_tile_positions
+      = 64, phases = 2, pitch = 40, taps_together = 1, shifts_count = 2, row_blocks = 1, block_row_tiles = 4, k_tiles
+      = 1, stage_steps = 8, shifts = 2, every_phase_has_every_shift = 1, padding = 0, shifts_lowest = 0, taps = 4,
+          prepared_channel_tiles = 2, steps = 1, shift_groups = 1, pipeline_k_tile_shifts = 2, shift_bytes = 16384,
+          weight_stages = 1, weight_stage_bytes = 32768, row_places = 68, shifts_halo = 1, phases_known = 1,
+          warps_high =
+      2, warps_wide = 2, pipeline_k_tile_steps = 8, step_bytes = 2304, input_stage_bytes = 18432, tile_bytes = 4096,
+          barrier_at = 51200, input_parts = 8, stored_at = 0, subtile_bytes = 5120;
+  static constexpr long long preparing_items = 2048, weight_bytes = 32768, block_weight_bytes = 32768;
 };
 
 // 1-D 64->32 k4 s2 p1 bias tf32
 struct conv_ups_2_any_size_layer {
-  using type = MmaCopiedInputs<conv_ups_2_any_size_layer>;
   using Width = Axis<4, 2, 0, 1>;
   using WidthShifts = Shifts<Axis<4, 2, 0, 1>>;
-  static constexpr int block_tile_columns = 32, group_in_channels = 64, weight_sets = 1, threads = 64, shared_bytes =
-      43024, group_out_channels = 32, kernel = 4, lane_places = 4, warps_position_tiles = 4, channel_bytes = 160,
-      by_channel = 1, own_words = 1, pipeline_patch_columns = 1, thread_patches = 5, k_tile_vectors = 16, halo_patches
-      = 33, row_patches = 33, patch_lead = 0, halo_columns = 33, k_tile_channels = 64, place_bytes = 4, patch_lanes =
-      8, thread_loads = 40, input_stages = 1, thread_channels = 8, stride = 2, block_tile_origin = 1,
-      pipeline_resident = 0, blocks = 5, warps_row_tiles = 4, warps_splits = 2, warps = 1, subtile_slots = 2,
-      subtile_position_tiles = 4, subtile_pitch = 160, subtile_row_tiles = 2, phase_tiles = 2, block_tile_positions =
-      32, phases = 2, pitch = 40, taps_together = 1, shifts_count = 2, row_blocks = 1, block_row_tiles = 4, k_tiles =
-      1, stage_steps = 8, shifts = 2, every_phase_has_every_shift = 1, padding = 0, shifts_lowest = 0, taps = 4,
-      prepared_channel_tiles = 2, steps = 1, shift_groups = 1, pipeline_k_tile_shifts = 2, weight_stages = 1,
-      shift_bytes = 16384, weight_stage_bytes = 32768, row_places = 33, shifts_halo = 1, phases_known = 1, warps_high
-      = 1, warps_wide = 1, pipeline_k_tile_steps = 4, step_bytes = 1280, input_stage_bytes = 10240, tile_bytes = 4096,
-      barrier_at = 43008, input_parts = 0, stored_at = 8192, subtile_bytes = 5120;
+  static constexpr int block_tile_columns = 32, group_in_channels = 64, weight_sets = 1, threads = 128, shared_bytes =
+      43024, group_out_channels = 32, kernel = 4, lane_places = 2, warps_position_tiles = 2, channel_bytes = 160,
+          pipeline_patch_columns = 1, thread_patches = 5, halo_patches = 33, row_patches = 33, patch_lead = 0,
+          k_tile_channels = 64, patch_lanes = 8, thread_loads = 20, input_stages = 1, thread_channels = 4, stride = 2,
+          block_tile_origin = 1, blocks = 5, warps_row_tiles = 2, warps_splits = 1, warps = 4, subtile_slots =
+      2, subtile_position_tiles = 2, subtile_pitch = 160, subtile_row_tiles = 2, phase_tiles = 2, block_tile_positions
+      = 32, phases = 2, pitch = 40, taps_together = 1, shifts_count = 2, row_blocks = 1, block_row_tiles = 4, k_tiles
+      = 1, stage_steps = 8, shifts = 2, every_phase_has_every_shift = 1, padding = 0, shifts_lowest = 0, taps = 4,
+          prepared_channel_tiles = 2, steps = 1, shift_groups = 1, pipeline_k_tile_shifts = 2, shift_bytes = 16384,
+          weight_stages = 1, weight_stage_bytes = 32768, row_places = 33, shifts_halo = 1, phases_known = 1,
+          warps_high =
+      2, warps_wide = 2, pipeline_k_tile_steps = 8, step_bytes = 1280, input_stage_bytes = 10240, tile_bytes = 4096,
+          barrier_at = 43008, input_parts = 0, stored_at = 0, subtile_bytes = 5120;
   static constexpr long long preparing_items = 2048, weight_bytes = 32768, block_weight_bytes = 32768;
 };
 
 // 1-D 32->16 k4 s2 p1 bias tf32
 struct conv_ups_3_layer {
-  using type = MmaCopiedInputs<conv_ups_3_layer>;
   using Width = Axis<4, 2, 1, 1>;
   using WidthShifts = Shifts<Axis<4, 2, 1, 1>>;
-  static constexpr int block_tile_columns = 32, group_in_channels = 32, weight_sets = 1, threads = 64, shared_bytes =
-      32784, group_out_channels = 16, kernel = 4, lane_places = 2, warps_position_tiles = 2, channel_bytes = 160,
-      by_channel = 1, own_words = 1, pipeline_patch_columns = 4, thread_patches = 1, k_tile_vectors = 8, halo_patches
-      = 10, row_patches = 10, patch_lead = 3, halo_columns = 34, k_tile_channels = 32, place_bytes = 4, patch_lanes =
-      16, thread_loads = 8, input_stages = 2, thread_channels = 8, stride = 2, block_tile_origin = 0,
-      pipeline_resident = 1, blocks = 6, warps_row_tiles = 2, warps_splits = 1, warps = 2, subtile_slots = 2,
-      subtile_position_tiles = 2, subtile_pitch = 160, subtile_row_tiles = 2, phase_tiles = 2, block_tile_positions =
-      32, phases = 2, pitch = 40, taps_together = 1, shifts_count = 3, row_blocks = 1, block_row_tiles = 2, k_tiles =
-      1, stage_steps = 4, shifts = 3, every_phase_has_every_shift = 0, padding = 1, shifts_lowest = -1, taps = 4,
-      prepared_channel_tiles = 1, steps = 1, shift_groups = 1, pipeline_k_tile_shifts = 3, weight_stages = 1,
-      shift_bytes = 4096, weight_stage_bytes = 12288, row_places = 40, shifts_halo = 2, phases_known = 1, warps_high =
-      1, warps_wide = 2, pipeline_k_tile_steps = 4, step_bytes = 1280, input_stage_bytes = 5120, tile_bytes = 2048,
-      barrier_at = 32768, input_parts = 6, stored_at = 22528, subtile_bytes = 5120;
+  static constexpr int block_tile_columns = 128, group_in_channels = 32, weight_sets = 1, threads = 128, shared_bytes =
+      29712, group_out_channels = 16, kernel = 4, lane_places = 4, warps_position_tiles = 4, channel_bytes = 544,
+          pipeline_patch_columns = 4, thread_patches = 5, halo_patches = 34, row_patches = 34, patch_lead = 3,
+          k_tile_channels = 32, patch_lanes = 8, thread_loads = 10, input_stages = 1, thread_channels = 2, stride = 2,
+          block_tile_origin = 0, blocks = 5, warps_row_tiles = 2, warps_splits = 1, warps = 4, subtile_slots =
+      2, subtile_position_tiles = 4, subtile_pitch = 160, subtile_row_tiles = 2, phase_tiles = 2, block_tile_positions
+      = 128, phases = 2, pitch = 40, taps_together = 1, shifts_count = 3, row_blocks = 1, block_row_tiles = 2, k_tiles
+      = 1, stage_steps = 4, shifts = 3, every_phase_has_every_shift = 0, padding = 1, shifts_lowest = -1, taps = 4,
+          prepared_channel_tiles = 1, steps = 1, shift_groups = 1, pipeline_k_tile_shifts = 3, shift_bytes = 4096,
+          weight_stages = 1, weight_stage_bytes = 12288, row_places = 136, shifts_halo = 2, phases_known = 1,
+          warps_high =
+      1, warps_wide = 4, pipeline_k_tile_steps = 4, step_bytes = 4352, input_stage_bytes = 17408, tile_bytes = 2048,
+          barrier_at = 29696, input_parts = 6, stored_at = 0, subtile_bytes = 5120;
   static constexpr long long preparing_items = 512, weight_bytes = 12288, block_weight_bytes = 12288;
 };
 
 // 1-D 32->16 k4 s2 p1 bias tf32
 struct conv_ups_3_any_size_layer {
-  using type = MmaCopiedInputs<conv_ups_3_any_size_layer>;
-  using Width = Axis<4, 2, 1, 1>;
-  using WidthShifts = Shifts<Axis<4, 2, 1, 1>>;
-  static constexpr int block_tile_columns = 32, group_in_channels = 32, weight_sets = 1, threads = 64, shared_bytes =
-      32784, group_out_channels = 16, kernel = 4, lane_places = 2, warps_position_tiles = 2, channel_bytes = 160,
-      by_channel = 1, own_words = 1, pipeline_patch_columns = 1, thread_patches = 5, k_tile_vectors = 8, halo_patches
-      = 34, row_patches = 34, patch_lead = 0, halo_columns = 34, k_tile_channels = 32, place_bytes = 4, patch_lanes =
-      8, thread_loads = 20, input_stages = 2, thread_channels = 4, stride = 2, block_tile_origin = 0,
-      pipeline_resident = 1, blocks = 6, warps_row_tiles = 2, warps_splits = 1, warps = 2, subtile_slots = 2,
-      subtile_position_tiles = 2, subtile_pitch = 160, subtile_row_tiles = 2, phase_tiles = 2, block_tile_positions =
-      32, phases = 2, pitch = 40, taps_together = 1, shifts_count = 3, row_blocks = 1, block_row_tiles = 2, k_tiles =
-      1, stage_steps = 4, shifts = 3, every_phase_has_every_shift = 0, padding = 1, shifts_lowest = -1, taps = 4,
-      prepared_channel_tiles = 1, steps = 1, shift_groups = 1, pipeline_k_tile_shifts = 3, weight_stages = 1,
-      shift_bytes = 4096, weight_stage_bytes = 12288, row_places = 34, shifts_halo = 2, phases_known = 1, warps_high =
-      1, warps_wide = 2, pipeline_k_tile_steps = 4, step_bytes = 1280, input_stage_bytes = 5120, tile_bytes = 2048,
-      barrier_at = 32768, input_parts = 0, stored_at = 22528, subtile_bytes = 5120;
-  static constexpr long long preparing_items = 512, weight_bytes = 12288, block_weight_bytes = 12288;
+  using Width = Axis<4, 2, 0, 1>;
+  using WidthShifts = Shifts<Axis<4, 2, 0, 1>>;
+  static constexpr int block_tile_columns = 64, group_in_channels = 32, weight_sets = 1, threads = 128, shared_bytes =
+      20496, group_out_channels = 16, kernel = 4, lane_places = 2, warps_position_tiles = 2, channel_bytes = 288,
+          pipeline_patch_columns = 1, thread_patches = 9, halo_patches = 65, row_patches = 65, patch_lead = 0,
+          k_tile_channels = 32, patch_lanes = 8, thread_loads = 18, input_stages = 1, thread_channels = 2, stride = 2,
+          block_tile_origin = 1, blocks = 6, warps_row_tiles = 2, warps_splits = 1, warps = 4, subtile_slots =
+      2, subtile_position_tiles = 2, subtile_pitch = 160, subtile_row_tiles = 2, phase_tiles = 2, block_tile_positions
+      = 64, phases = 2, pitch = 40, taps_together = 1, shifts_count = 2, row_blocks = 1, block_row_tiles = 2, k_tiles
+      = 1, stage_steps = 4, shifts = 2, every_phase_has_every_shift = 1, padding = 0, shifts_lowest = 0, taps = 4,
+          prepared_channel_tiles = 1, steps = 1, shift_groups = 1, pipeline_k_tile_shifts = 2, shift_bytes = 4096,
+          weight_stages = 1, weight_stage_bytes = 8192, row_places = 65, shifts_halo = 1, phases_known = 1, warps_high =
+      1, warps_wide = 4, pipeline_k_tile_steps = 4, step_bytes = 2304, input_stage_bytes = 9216, tile_bytes = 2048,
+          barrier_at = 20480, input_parts = 0, stored_at = 0, subtile_bytes = 5120;
+  static constexpr long long preparing_items = 512, weight_bytes = 8192, block_weight_bytes = 8192;
 };
 
 TCONV_CONSTANT Launch conv_ups_0_any_size_launch(const Sizes& sizes) {
@@ -2556,7 +2434,7 @@ extern "C" __global__ void __launch_bounds__(preparing_threads)
 conv_ups_1_weights(const float* weight, float* prepared) { mma_weights<conv_ups_1_layer>(weight, prepared); }
 
 // ==== conv_ups_1_any_size
-extern "C" __global__ void __launch_bounds__(64, 3)
+extern "C" __global__ void __launch_bounds__(128, 3)
 conv_ups_1_any_size(const float* x, const float* weight, const float* bias, float* y, int y_channels, int batch,
     int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {
   mma<conv_ups_1_any_size_layer>(x, weight, bias, y, y_channels, batch, input_depth, input_height, input_width,
@@ -2568,7 +2446,7 @@ conv_ups_1_any_size_weights(const float* weight, float* prepared) {
 }
 
 // ==== conv_ups_2
-extern "C" __global__ void __launch_bounds__(128, 3)
+extern "C" __global__ void __launch_bounds__(128, 4)
 conv_ups_2(const float* x, const float* weight, const float* bias, float* y, int y_channels, int batch,
     int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {
   mma<conv_ups_2_layer>(x, weight, bias, y, y_channels, batch, input_depth, input_height, input_width, output_depth,
@@ -2578,7 +2456,7 @@ extern "C" __global__ void __launch_bounds__(preparing_threads)
 conv_ups_2_weights(const float* weight, float* prepared) { mma_weights<conv_ups_2_layer>(weight, prepared); }
 
 // ==== conv_ups_2_any_size
-extern "C" __global__ void __launch_bounds__(64, 5)
+extern "C" __global__ void __launch_bounds__(128, 5)
 conv_ups_2_any_size(const float* x, const float* weight, const float* bias, float* y, int y_channels, int batch,
     int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {
   mma<conv_ups_2_any_size_layer>(x, weight, bias, y, y_channels, batch, input_depth, input_height, input_width,
@@ -2590,7 +2468,7 @@ conv_ups_2_any_size_weights(const float* weight, float* prepared) {
 }
 
 // ==== conv_ups_3
-extern "C" __global__ void __launch_bounds__(64, 6)
+extern "C" __global__ void __launch_bounds__(128, 5)
 conv_ups_3(const float* x, const float* weight, const float* bias, float* y, int y_channels, int batch,
     int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {
   mma<conv_ups_3_layer>(x, weight, bias, y, y_channels, batch, input_depth, input_height, input_width, output_depth,
@@ -2600,7 +2478,7 @@ extern "C" __global__ void __launch_bounds__(preparing_threads)
 conv_ups_3_weights(const float* weight, float* prepared) { mma_weights<conv_ups_3_layer>(weight, prepared); }
 
 // ==== conv_ups_3_any_size
-extern "C" __global__ void __launch_bounds__(64, 6)
+extern "C" __global__ void __launch_bounds__(128, 6)
 conv_ups_3_any_size(const float* x, const float* weight, const float* bias, float* y, int y_channels, int batch,
     int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {
   mma<conv_ups_3_any_size_layer>(x, weight, bias, y, y_channels, batch, input_depth, input_height, input_width,

@@ -152,6 +152,17 @@ def test_two_things_that_differ_have_a_name_each() -> None:
         assert re.search(rf"\b{name} = {value}\b", own)
 
 
+def test_a_constant_stands_behind_those_that_it_is_computed_by() -> None:
+    """Also behind one of another header: an axis' padding, of which a block tile's origin follows."""
+    text = whole_text([INSTANCES["col2im-2d-many-row-phases-bf16-resident-last"].kernel])
+    named = re.findall(r"^constexpr int (k\w+) = ([^;]+);", text, re.MULTILINE)
+    seen: set[str] = set(re.findall(r"\b(k\w+) = -?\d", text))
+    for name, value in named:
+        assert set(re.findall(r"\bk[A-Z]\w*", value)) <= seen, name
+        seen.add(name)
+    assert text.index("kHeightPadding = ") < text.index("= kHeightPadding")
+
+
 @pytest.mark.rotates(3)
 @pytest.mark.parametrize("family", ["direct", "mma", "wgmma", "col2im"])
 def test_a_whole_text_is_the_same_each_time_and_names_no_header(family: str) -> None:

@@ -100,7 +100,7 @@ def test_what_is_wrong_is_told_of_the_kernel_that_it_is_of(family, monkeypatch):
     elif isinstance(other.tile, WgmmaTile):
         tile, text = replace(other.tile, k_tile_steps=3), "rows of weights have 64 or 128 bytes"
     elif isinstance(other.tile, Col2imTile):
-        tile, text = replace(other.tile, stages=100), "a stage holds a step"
+        tile, text = replace(other.tile, stages=100), "a stage holds a k-tile"
     else:
         tile = replace(other.tile, k_tile_channels=5, unroll=2)
         text = "a stage is whole groups of input channels"

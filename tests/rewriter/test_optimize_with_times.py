@@ -314,17 +314,17 @@ def test_where_a_gpu_compares_every_family_is_tried(
 ) -> None:
     monkeypatch.setitem(globals(), "MODEL", DENSE)
     outcome = job({"a": FAST})
-    assert outcome.written and families(outcome) == ["mma"]
-    assert '"mma": r' in outcome.request.output.read_text()
+    assert outcome.written and families(outcome) == ["wgmma"]
+    assert '"wgmma": r' in outcome.request.output.read_text()
 
 
 def test_a_family_that_is_wrong_here_gives_way_to_the_proven_ones(
     job: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(globals(), "MODEL", DENSE)
-    outcome = job({"a": FAST}, wrong=["mma"])
+    outcome = job({"a": FAST}, wrong=["wgmma"])
     assert outcome.written and outcome.equal and families(outcome) == ["direct"]
-    assert '"mma": r' not in outcome.request.output.read_text()
+    assert '"wgmma": r' not in outcome.request.output.read_text()
     assert outcome.mistakes == ("a: pooled error: wrong",) and to_dict(outcome)["mistakes"] == [*outcome.mistakes]
     assert "Kernels that were wrong" in page(to_dict(outcome))
     _show(outcome)
@@ -336,7 +336,7 @@ def test_what_no_family_gets_right_is_not_called_a_bug(
     job: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(globals(), "MODEL", DENSE)
-    outcome = job({"a": FAST}, wrong=["direct", "mma"])
+    outcome = job({"a": FAST}, wrong=["direct", "wgmma"])
     assert not outcome.equal and outcome.mistakes == ()
 
 

@@ -13,7 +13,6 @@ from tconv.planner.families import FAMILIES
 from tconv.planner.gpu import Gpu
 from tconv.planner.plan import Kernel, Plan, Unplannable
 from tconv.planner.pytorch_model import is_well_known, predict_pytorch
-from tconv.planner.sizes import representative
 from tconv.planner.tuned import Answers, Question, Tuned
 from tconv.problem import Problem
 
@@ -59,11 +58,11 @@ def why_pytorch(question: Question, plan: Plan, gpu: Gpu) -> str | None:
     """
     if plan.predicted_seconds is None:
         return None
-    alike = replace(question, problem=representative(question.problem))
-    theirs = predict_pytorch(alike.on_tensor_cores(), gpu, question.channels_last) + pass_seconds(alike.problem, gpu)
+    theirs = predict_pytorch(question.on_tensor_cores(), gpu, question.channels_last)
+    theirs += pass_seconds(question.problem, gpu)
     ours = _seconds(question, plan.kernel, plan.predicted_seconds, gpu)
     times = (
-        f"{theirs * 1e3:.3g} ms against {ours * 1e3:.3g} ms of the {plan.kernel.family} family for sizes like these; "
+        f"{theirs * 1e3:.3g} ms against {ours * 1e3:.3g} ms of the {plan.kernel.family} family; "
         "tconv tune measures both, TCONV_INSIST=1 takes tconv's"
     )
     if gpu.is_measured:
@@ -137,12 +136,16 @@ def _measured(question: Question, answer: Tuned, gpu: Gpu) -> Plan | None:
 def _expected(question: Question, family: str, gpu: Gpu, first: int) -> list[tuple[Kernel[Any], float]]:
     """So many of its kernels, the fastest first, with the seconds that are to be expected of each."""
     found = FAMILIES[family].considered(question.problem_of(family), gpu, question.channels_last)
-    leading = [] if found is None else found.first(first)
-    return [(candidate.kernel, _seconds(question, candidate.kernel, candidate.seconds, gpu)) for candidate in leading]
+    leading = [candidate.kernel for candidate in ([] if found is None else found.first(first))]
+    costs = [FAMILIES[family].cost(question.problem_of(family), kernel, gpu).seconds for kernel in leading]
+    expected = [
+        (kernel, _seconds(question, kernel, float(cost), gpu)) for kernel, cost in zip(leading, costs, strict=True)
+    ]
+    return sorted(expected, key=lambda pair: pair[1])
 
 
 def _seconds(question: Question, kernel: Kernel[Any], predicted: float, gpu: Gpu) -> float:
     """What is to be expected of a kernel with the copies around one that cannot read and write channels_last."""
     if not question.channels_last or FAMILIES[kernel.family].reads_channels_last(kernel):
         return predicted
-    return predicted + 2 * representative(question.problem).bytes_moved / gpu.copy_bandwidth
+    return predicted + 2 * question.problem.bytes_moved / gpu.copy_bandwidth

@@ -109,6 +109,10 @@ class Family(ABC, Generic[Tile]):
         """The one of them that is predicted to be the fastest, and how many there are; remembered."""
 
     @abstractmethod
+    def cost(self, problem: Problem, kernel: Kernel[Tile], gpu: Gpu) -> Any:
+        """What the model predicts of a kernel on the very sizes of `problem`; its ``seconds`` compare families."""
+
+    @abstractmethod
     def runs(self, kernel: Kernel[Tile], problem: Problem) -> bool:
         """Whether a kernel that was planned for a layer at some sizes runs `problem`, of the same layer."""
 
@@ -160,7 +164,7 @@ class Family(ABC, Generic[Tile]):
                 f"the {self.name} family would need {plan.shared_bytes} bytes of shared memory a block; "
                 f"{gpu.name} has {gpu.shared_bytes_per_block}"
             )
-        return replace(plan, predicted_seconds=best.seconds)
+        return replace(plan, predicted_seconds=float(self.cost(problem, plan.kernel, gpu).seconds))
 
     def plan_with(self, problem: Problem, kernel: Kernel[Tile], gpu: Gpu, reasons: tuple[str, ...] = ()) -> Plan:
         """The plan that runs `kernel`, whose layer must compute `problem`, on `gpu`.

@@ -7,7 +7,7 @@ import math
 from tconv.problem import Problem
 
 #: Larger batches are alike; and so are larger sizes of 1-D, 2-D and 3-D inputs.
-_MOST_IMAGES, _LARGEST = 1024, {1: 2**16, 2: 2**10, 3: 2**7}
+_MOST_IMAGES, _LARGEST = 1024, {1: 2**20, 2: 2**12, 3: 2**8}
 
 
 def representative(problem: Problem, together: int = 1) -> Problem:

@@ -33,11 +33,14 @@ AXES: dict[str, str] = {
     "Tile::Warps::high": "1 and 2",
     "Tile::Warps::wide": "1 and 2",
     "Tile::Warps::splits": "1 and several; some without a step",
-    "Tile::stages": "as many as steps, and fewer",
+    "Tile::k_tile_steps": "1, 2 and 4; k-tiles that lack channels",
+    "Tile::stages": "as many as k-tiles, and fewer",
     "Tile::patch_positions": "1 to 8: copies of 2 bytes to 16",
     "Tile::runs": "both; of one image and of several",
     "Tile::inputs_last": "both; channels in whole copies and not",
     "Tile::channels_last": "both",
+    "Tile::resident": "both; one step and several, one block tile and several",
+    "Tile::blocks": "as many as fit: so many share the block tiles where weights are resident",
 }
 #: Cases with every tile, for copies of every size.
 _ALIGNED = ("2d-k2-s2-aligned", "2d-k3x2-s2x2-aligned")
@@ -55,15 +58,19 @@ def instances() -> Iterator[Instance]:
             if why_not_col2im(problem.layer, 1) is not None:
                 continue
             tiles = _tiles(problem)
-            turns = tiles if every or name in _ALIGNED else dict([list(tiles.items())[number % len(tiles)]])
-            for width, tile in turns.items():
+            if not every and name not in _ALIGNED:  # one of each kind
+                kinds = [[each for each in tiles.items() if each[1].resident == kind] for kind in (0, 1)]
+                tiles = dict(of_kind[number % len(of_kind)] for of_kind in kinds)
+            for width, tile in tiles.items():
                 yield Instance(f"col2im-{name}-{precision}-{width}", problem, Kernel("col2im", problem.layer, tile))
 
 
 def _tiles(problem: Problem) -> dict[str, Col2imTile]:
     """By name: whole images, as far as they fit; parts of them, which overlap where taps do; channels_last ones."""
     axes, sizes = problem.layer.axes, problem.input_size
-    halves = [min(size, max(overlap(axis) + 1, -(-size // 2))) for axis, size in zip(axes, sizes, strict=True)]
+    halves = [
+        min(size, max(overlap(axis, aligned=True) + 1, -(-size // 2))) for axis, size in zip(axes, sizes, strict=True)
+    ]
     taps = math.prod(problem.layer.kernel)
     images = 2 if 2 * math.prod(sizes) <= _MOST_POSITIONS else 1
     whole, part = BlockTile(images, *sizes), BlockTile(1, *halves)
@@ -78,8 +85,18 @@ def _tiles(problem: Problem) -> dict[str, Col2imTile]:
         "last": col2im_tile(problem, part, warps=Warps(2, 1, 3), channels=few, stages=1, channels_last=True),
         "shared": col2im_tile(problem, several, warps=Warps(2, 2, 2), channels=few, stages=1),
     }
+    resident = {
+        "resident": col2im_tile(problem, part, warps=Warps(1, 1, 2), channels=few, stages=3, resident=True),
+        "resident-shared": replace(
+            col2im_tile(problem, several, warps=Warps(2, 2, 1), channels=few, stages=2, resident=True), k_tile_steps=2
+        ),
+        "resident-last": replace(
+            col2im_tile(problem, part, warps=Warps(1, 2, 2), channels=few, stages=4, channels_last=True, resident=True),
+            k_tile_steps=4,
+        ),
+    }
     # As many stages as steps, or as few as go round.
     for name, tile in tiles.items():
-        steps = Col2imShape(problem.layer, tile).set_steps
+        steps = Col2imShape(problem.layer, tile).set_k_tiles
         tiles[name] = replace(tile, stages=steps if name == "whole" else min(2, steps))
-    return tiles
+    return tiles | resident

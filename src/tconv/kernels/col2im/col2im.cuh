@@ -1,8 +1,8 @@
 // col2im: transposed convolution as one GEMM and col2im, on tensor cores, by mma.sync. From sm_80 on. For layers of few
-// positions, whose time is that of loading their weights.
+// positions, whose time is that of loading their weights, and for layers of few output channels.
 //
 // Computes the same as `direct`. x and y are contiguous or channels_last; they and the weights begin at multiples of 16
-// bytes. Weights are taken as they lie: nothing is prepared.
+// bytes. Weights are taken as they lie: no kernel before this one prepares them.
 //
 // The matrices. For an input channel, the taps of neighbouring output channels are neighbours in memory. So are mostly
 // the positions of an image:
@@ -17,24 +17,33 @@
 // A block has all taps of `channels` output channels, and a block tile of inputs: images x depths x rows x columns.
 // Where taps overlap, block tiles do, too: a block stores the outputs of which it has all inputs.
 //
-//      weights     inputs       `splits` sets of warps share the input channels: each multiplies all rows by all
-//      columns
-//    : stage 0 : : stage 0 :    for every splits-th step of 32 bytes of channels. A set has its own stages, copies to
-//    them : stage 1 : : stage 1 :    as global memory has the data, and waits for no other set. Its `high` x `wide`
-//    warps share :   ...   : :   ...   :    rows and columns. After the last step the sets put their sums into shared
-//    memory, in place
-//       of set 0, of set 1 ...  of the stages, and meet. Then each thread sums outputs, over taps and sets.
+// The warps. `splits` sets of `high` x `wide` warps share the input channels: a set has every splits-th k-tile of them,
+// multiplies all rows by all columns, and waits for no other set. Its warps share rows and columns.
+//
+// Shared memory, of a block with one block tile. A set copies to its stages as global memory has the data. After the
+// last k-tile the sets put their sums in place of the stages and meet. Then each thread sums outputs, over taps and
+// sets:
+//
+//   | set 0: stages of weights and inputs  | set 1: ... |      | sums of set 0     | sums of set 1 | ...
 //
 // As many stages are asked for at once as shared memory holds: bytes in flight bound the time. So does code: it comes
-// from memory, too, and a block runs most of it once. What copies stands in one loop, which first asks and then
+// from memory, too, and such a block runs most of it once. What copies stands in one loop, which first asks and then
 // multiplies.
 //
-// Rounding: factors to TF32 on their way from a stage to fragments; outputs once, after the epilogue.
+// With resident weights a block goes through several block tiles. The next one's inputs arrive while this one is
+// summed:
+//
+//   | set 0: all weights of its k-tiles, stages of inputs  | set 1: ...  | sums of set 0  | sums of set 1 | ...
+//
+// Rounding: factors to TF32 on their way from a stage to fragments, resident weights once; outputs once, after the
+// epilogue.
 //
 // Not-a-number: reaches the outputs that depend on it, and no others.
 #pragma once
+#include "col2im/block_tiles.cuh"
 #include "col2im/copies.cuh"
 #include "col2im/launch.cuh"
+#include "col2im/positions.cuh"
 #include "col2im/store.cuh"
 #include "primitives/barriers.cuh"
 #include "primitives/tensor_cores.cuh"
@@ -53,7 +62,7 @@ TCONV_DEVICE void col2im_meet(int set) {
 
 // Loads the fragments of two tiles of positions from runs, item by item.
 template <class Layer, class Tile>
-TCONV_DEVICE void col2im_load_runs(const unsigned char* inputs, const Col2imCopies<Layer, Tile>& copies, int step,
+TCONV_DEVICE void col2im_load_runs(const unsigned char* inputs, const Col2imRuns<Layer, Tile>& runs, int step,
                                    int first_tile, int lane, unsigned (&words)[4]) {
   using Shape = Col2imShape<Layer, Tile>;
 #pragma unroll
@@ -61,23 +70,53 @@ TCONV_DEVICE void col2im_load_runs(const unsigned char* inputs, const Col2imCopi
     const int number = (first_tile + word / 2) * 8 + lane / 4, position = number < Shape::positions ? number : 0;
     const int image = position / Shape::run_positions, channel = word % 2 * 8 + lane % 4 * 2;
     // With one image, where a channel's run begins is the same for all tiles: compilers compute it once.
-    const unsigned low = copies.run_at(inputs, step, channel, image)[position % Shape::run_positions];
-    const unsigned high = copies.run_at(inputs, step, channel + 1, image)[position % Shape::run_positions];
+    const int place = position % Shape::run_positions;
+    const unsigned low = runs.template at<unsigned short>(inputs, step, channel, image)[place];
+    const unsigned high = runs.template at<unsigned short>(inputs, step, channel + 1, image)[place];
     words[word] = low | high << 16;
   }
 }
 
-// Multiplies a step, which lies in `stage`.
+// Puts a set's resident weights of 32 bits into the order of fragments, rounded: a lane's four numbers of a tile of
+// rows lie together. Its threads make each step's in turn.
 template <class Layer, class Tile>
-TCONV_DEVICE void col2im_multiply(Col2imAccumulators<Layer, Tile>& accumulators, const unsigned char* stage,
-                                  const Col2imCopies<Layer, Tile>& copies, int step, int first_row_tile,
-                                  int first_position_tile, int lane) {
+TCONV_DEVICE void col2im_order(unsigned char* weights, int set, int thread) {
+  using Shape = Col2imShape<Layer, Tile>;
+  constexpr int numbers = Shape::row_tiles * 128, turns = ceil_div(numbers, Shape::set_threads);
+#pragma unroll 1
+  for (int step = 0; step < Shape::set_k_tiles * Tile::k_tile_steps; ++step) {
+    float* const of_step = reinterpret_cast<float*>(weights + step * Shape::step_channels * Shape::weight_pitch);
+    float values[turns];
+#pragma unroll
+    for (int i = 0; i < turns; ++i) {
+      const int number = thread + i * Shape::set_threads, word = number % 4, lane = number / 4 % 32;
+      const int row = number / 128 * 16 + word % 2 * 8 + lane / 4, channel = lane % 4 + word / 2 * 4;
+      if (number < numbers) values[i] = matrix_factor<Layer>(of_step[channel * (Shape::weight_pitch / 4) + row], 0);
+    }
+    col2im_meet<Layer, Tile>(set);
+#pragma unroll
+    for (int i = 0; i < turns; ++i)
+      if (thread + i * Shape::set_threads < numbers) of_step[thread + i * Shape::set_threads] = values[i];
+  }
+}
+
+// Multiplies a step. Resident weights of 32 bits lie as fragments.
+template <class Layer, class Tile>
+TCONV_DEVICE void col2im_multiply(Col2imAccumulators<Layer, Tile>& accumulators, const unsigned char* weights,
+                                  const unsigned char* inputs, const Col2imRuns<Layer, Tile>& runs, int step,
+                                  int first_row_tile, int first_position_tile, int lane) {
   using Shape = Col2imShape<Layer, Tile>;
   using Element = typename Layer::Element;
   constexpr int together = Shape::rows_together;
   unsigned rows[Shape::warp_row_tiles][4];
-  const unsigned char* const inputs = stage + Shape::stage_weight_bytes;
-  if (Shape::item_bytes == 4) {
+  if (Shape::item_bytes == 4 && Tile::resident) {
+#pragma unroll
+    for (int i = 0; i < Shape::warp_row_tiles; ++i) {
+      const auto row = reinterpret_cast<const Vector<unsigned, 4>*>(weights)[(first_row_tile + i) * 32 + lane];
+#pragma unroll
+      for (int word = 0; word < 4; ++word) rows[i][word] = row.values[word];
+    }
+  } else if (Shape::item_bytes == 4) {
     // Word 2 * half + low of a fragment: row lane / 4 + 8 * low, channel lane % 4 + 4 * half.
 #pragma unroll
     for (int i = 0; i < Shape::warp_row_tiles; i += together)
@@ -85,7 +124,7 @@ TCONV_DEVICE void col2im_multiply(Col2imAccumulators<Layer, Tile>& accumulators,
       for (int word = 0; word < 4; ++word) {
         float values[together];
         load_shared<float, together>(
-            reinterpret_cast<const float*>(stage + (lane % 4 + word / 2 * 4) * Shape::weight_pitch) +
+            reinterpret_cast<const float*>(weights + (lane % 4 + word / 2 * 4) * Shape::weight_pitch) +
                 Shape::row_of(first_row_tile + i, word % 2 * 8 + lane / 4),
             values);
 #pragma unroll
@@ -95,21 +134,25 @@ TCONV_DEVICE void col2im_multiply(Col2imAccumulators<Layer, Tile>& accumulators,
     // Matrix 2 * half + low: eight channels from 8 * half on, of eight rows from 8 * low on; transposed on the way.
 #pragma unroll
     for (int i = 0; i < Shape::warp_row_tiles; ++i)
-      load_transposed_matrices(
-          stage + (lane / 16 * 8 + lane % 8) * Shape::weight_pitch + ((first_row_tile + i) * 16 + lane / 8 % 2 * 8) * 2,
-          rows[i]);
+      load_transposed_matrices(weights + (lane / 16 * 8 + lane % 8) * Shape::weight_pitch +
+                                   ((first_row_tile + i) * 16 + lane / 8 % 2 * 8) * 2,
+                               rows[i]);
   }
 #pragma unroll
   for (int j = 0; j < Shape::warp_position_tiles; j += Shape::tiles_at_once) {
     unsigned columns[2][2];
     if (Shape::item_bytes == 4) {
       const int position = (first_position_tile + j) * 8 + lane / 4;
+      const int of_run = position < Shape::positions ? position : 0;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int channel = lane % 4 + half * 4;
-        const float value =
-            *reinterpret_cast<const float*>(inputs + (Tile::inputs_last ? position * Shape::input_pitch + channel * 4
-                                                                        : channel * Shape::input_pitch + position * 4));
+        const float value = Tile::runs
+                                ? runs.template at<float>(inputs, step, channel,
+                                                          of_run / Shape::run_positions)[of_run % Shape::run_positions]
+                                : *reinterpret_cast<const float*>(
+                                      inputs + (Tile::inputs_last ? position * Shape::input_pitch + channel * 4
+                                                                  : channel * Shape::input_pitch + position * 4));
         columns[0][half] = float_bits(matrix_factor<Layer>(value, 0));
       }
     } else {
@@ -117,7 +160,7 @@ TCONV_DEVICE void col2im_multiply(Col2imAccumulators<Layer, Tile>& accumulators,
       unsigned words[4];
       const int tile = first_position_tile + j + lane / 16, half = lane / 8 % 2;
       if (Tile::runs)
-        col2im_load_runs<Layer, Tile>(inputs, copies, step, first_position_tile + j, lane, words);
+        col2im_load_runs<Layer, Tile>(inputs, runs, step, first_position_tile + j, lane, words);
       else if (Tile::inputs_last)
         load_matrices(inputs + (tile * 8 + lane % 8) * Shape::input_pitch + half * 16, words);
       else
@@ -132,6 +175,17 @@ TCONV_DEVICE void col2im_multiply(Col2imAccumulators<Layer, Tile>& accumulators,
   }
 }
 
+template <class Layer, class Tile>
+TCONV_DEVICE void col2im_clear(Col2imAccumulators<Layer, Tile>& accumulators) {
+  using Shape = Col2imShape<Layer, Tile>;
+#pragma unroll
+  for (int i = 0; i < Shape::warp_row_tiles; ++i)
+#pragma unroll
+    for (int j = 0; j < Shape::warp_position_tiles; ++j)
+#pragma unroll
+      for (int k = 0; k < 4; ++k) accumulators.values[i][j][k] = 0;
+}
+
 template <class Layer, class Tile, class Program = Identity>
 TCONV_DEVICE void col2im(const typename Layer::Element* x, const typename Layer::Element* weight,
                          const typename Layer::Element* bias, typename Layer::Element* y, int y_channels, int batch,
@@ -142,82 +196,157 @@ TCONV_DEVICE void col2im(const typename Layer::Element* x, const typename Layer:
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
 
   // Blocks with the same inputs are neighbours.
-  const int columns = Shape::Width::count(input_width);
-  const int rows = Layer::spatial_dims > 1 ? Shape::Height::count(input_height) : 1;
-  const int depths = Layer::spatial_dims > 2 ? Shape::Depth::count(input_depth) : 1;
   const int weight_set = static_cast<int>(blockIdx.x) % Shape::weight_sets;
-  int image_block = static_cast<int>(blockIdx.x) / Shape::weight_sets, depth = 0, row = 0, column = 0;
-  if (columns * rows * depths > 1) {  // else there is nothing to divide, and the instructions need not be fetched
-    column = image_block % columns, image_block /= columns;
-    row = image_block % rows, image_block /= rows;
-    depth = image_block % depths, image_block /= depths;
-  }
   const int group = weight_set / Shape::row_blocks, first_channel = weight_set % Shape::row_blocks * Tile::channels;
-  const BlockTilePosition first = {image_block * Tile::BlockTile::images, depth * Shape::Depth::step,
-                                   row * Shape::Height::step, column * Shape::Width::step};
+  const Col2imBlockTiles<Layer, Tile> block_tiles(input_depth, input_height, input_width);
+  int number = static_cast<int>(blockIdx.x) / Shape::weight_sets;
+  Col2imNumbers numbers = block_tiles.numbers(number);
 
   // A set of warps shares the rows and columns of a step.
   const int set = warp / (Tile::Warps::high * Tile::Warps::wide),
             of_set = warp % (Tile::Warps::high * Tile::Warps::wide);
   const int first_row_tile = of_set % Tile::Warps::high * Shape::warp_row_tiles;
   const int first_position_tile = of_set / Tile::Warps::high * Shape::warp_position_tiles;
-  Col2imCopies<Layer, Tile> copies(weight, x, group, first_channel, set, first, batch, input_depth, input_height,
-                                   input_width, of_set * 32 + lane);
-  unsigned char* const stages = shared + set * (Tile::stages * Shape::stage_bytes);
-  Col2imAccumulators<Layer, Tile> accumulators;
-#pragma unroll
-  for (int i = 0; i < Shape::warp_row_tiles; ++i)
-#pragma unroll
-    for (int j = 0; j < Shape::warp_position_tiles; ++j)
-#pragma unroll
-      for (int k = 0; k < 4; ++k) accumulators.values[i][j][k] = 0;
-
-  // The first turns only ask.
-  int stage = 0, stage_ahead = 0;
-#pragma unroll 1
-  for (int ahead = 0; ahead < Shape::set_steps + Shape::stages_ahead; ++ahead) {
-    const int step = ahead - Shape::stages_ahead;
-    if (step >= 0) {
-      copies.waiting.template wait<Shape::stages_ahead - 1>();
-      col2im_meet<Layer, Tile>(set);  // all see the step, and none reads the one before any more
-    }
-    copies.begin(ahead < Shape::set_steps, stages + stage_ahead * Shape::stage_bytes);
-    stage_ahead = stage_ahead + 1 == Tile::stages ? 0 : stage_ahead + 1;
-    if (step < 0) continue;
-    col2im_multiply<Layer, Tile>(accumulators, stages + stage * Shape::stage_bytes, copies,
-                                 set + step * Tile::Warps::splits, first_row_tile, first_position_tile, lane);
-    stage = stage + 1 == Tile::stages ? 0 : stage + 1;
-  }
-
-  float* const sums = reinterpret_cast<float*>(shared);
-  __syncthreads();  // nobody reads a stage any more
-  col2im_put<Layer, Tile>(accumulators, sums + set * Shape::sums, first_row_tile, first_position_tile, lane);
-  __syncthreads();
+  Col2imCopies<Layer, Tile> copies(weight, x, group, first_channel, set, block_tiles.first_input(numbers), batch,
+                                   input_depth, input_height, input_width, of_set * 32 + lane);
+  unsigned char* const resident = shared + set * Shape::set_bytes;
+  unsigned char* const stages = resident + Shape::resident_bytes;
+  float* const sums = reinterpret_cast<float*>(shared + Shape::sums_at);
   const Epilogue<Layer, Program> epilogue{bias + (Layer::has_bias ? group * Layer::group_out_channels : 0), program,
                                           group * Layer::group_out_channels};
-  const BlockTilePosition first_output = {first.image, Shape::Depth::first_output(depth, depths, output_depth),
-                                          Shape::Height::first_output(row, rows, output_height),
-                                          Shape::Width::first_output(column, columns, output_width)};
-  const Col2imOutputs<Layer, Tile, Program> outputs{
-      sums,
-      epilogue,
+  typename Layer::Element* const y_of_group =
       y + static_cast<long long>(group) * Layer::group_out_channels *
-              (Tile::channels_last ? 1 : static_cast<long long>(output_depth) * output_height * output_width),
-      first,
-      first_output,
-      Shape::Depth::first_output(depth + 1, depths, output_depth) - first_output.depth,
-      Shape::Height::first_output(row + 1, rows, output_height) - first_output.row,
-      Shape::Width::first_output(column + 1, columns, output_width) - first_output.column,
-      first_channel,
-      batch,
-      input_depth,
-      input_height,
-      input_width,
-      y_channels,
-      output_depth,
-      output_height,
-      output_width};
-  outputs.store();
+              (Tile::channels_last ? 1 : static_cast<long long>(output_depth) * output_height * output_width);
+  Col2imAccumulators<Layer, Tile> accumulators;
+  int stage = 0, stage_ahead = 0;
+
+  const auto runs_of = [&](const Col2imNumbers& numbers) {
+    const long long begin = Tile::runs ? copies.place(0, group, block_tiles.first_input(numbers), batch, input_depth,
+                                                      input_height, input_width)
+                                       : 0;
+    return Col2imRuns<Layer, Tile>{static_cast<unsigned>(begin), static_cast<unsigned>(copies.plane)};
+  };
+
+  if (!Tile::resident) {
+    const auto runs = runs_of(numbers);
+    col2im_clear<Layer, Tile>(accumulators);
+    // The first turns only ask.
+#pragma unroll 1
+    for (int ahead = 0; ahead < Shape::set_k_tiles + Shape::stages_ahead; ++ahead) {
+      const int step = ahead - Shape::stages_ahead;
+      if (step >= 0) {
+        copies.waiting.template wait<Shape::stages_ahead - 1>();
+        col2im_meet<Layer, Tile>(set);  // all see the step, and none reads the one before any more
+      }
+      copies.begin(ahead < Shape::set_k_tiles, stages + stage_ahead * Shape::stage_bytes);
+      stage_ahead = stage_ahead + 1 == Tile::stages ? 0 : stage_ahead + 1;
+      if (step < 0) continue;
+      const unsigned char* const of_step = stages + stage * Shape::stage_bytes;
+      col2im_multiply<Layer, Tile>(accumulators, of_step, of_step + Shape::stage_weight_bytes, runs,
+                                   set + step * Tile::Warps::splits, first_row_tile, first_position_tile, lane);
+      stage = stage + 1 == Tile::stages ? 0 : stage + 1;
+    }
+    __syncthreads();  // nobody reads a stage any more
+    col2im_put<Layer, Tile>(accumulators, sums + set * Shape::sums, first_row_tile, first_position_tile, lane);
+    __syncthreads();
+    const BlockTilePosition first = block_tiles.first_input(numbers);
+    const BlockTilePosition first_output = {
+        first.image, Shape::Depth::first_output(numbers.depth, block_tiles.depths, output_depth),
+        Shape::Height::first_output(numbers.row, block_tiles.rows, output_height),
+        Shape::Width::first_output(numbers.column, block_tiles.columns, output_width)};
+    const Col2imOutputs<Layer, Tile, Program> outputs{
+        sums,
+        epilogue,
+        y_of_group,
+        first,
+        first_output,
+        Shape::Depth::first_output(numbers.depth + 1, block_tiles.depths, output_depth) - first_output.depth,
+        Shape::Height::first_output(numbers.row + 1, block_tiles.rows, output_height) - first_output.row,
+        Shape::Width::first_output(numbers.column + 1, block_tiles.columns, output_width) - first_output.column,
+        first_channel,
+        batch,
+        input_depth,
+        input_height,
+        input_width,
+        y_channels,
+        output_depth,
+        output_height,
+        output_width};
+    outputs.store();
+    return;
+  }
+
+  // Resident weights. The inputs of the next block tile are on their way while this one is summed.
+  const int block_tile_count = block_tiles.count(batch), together = static_cast<int>(gridDim.x) / Shape::weight_sets;
+  const Col2imNumbers step = block_tiles.numbers(together);
+  Col2imNumbers numbers_ahead = numbers;
+  int number_ahead = number, k_tile_ahead = 0;
+  const auto ask = [&] {
+    if (k_tile_ahead == 0 && number_ahead < block_tile_count)
+      copies.begin_block_tile(group, set, block_tiles.first_input(numbers_ahead), batch, input_depth, input_height,
+                              input_width);
+    copies.begin_next(number_ahead < block_tile_count, stages + stage_ahead * Shape::stage_bytes);
+    stage_ahead = stage_ahead + 1 == Tile::stages ? 0 : stage_ahead + 1;
+    if (++k_tile_ahead < Shape::set_k_tiles) return;
+    k_tile_ahead = 0, number_ahead += together, numbers_ahead = block_tiles.sum(numbers_ahead, step);
+  };
+  copies.begin_resident(resident);
+#pragma unroll 1
+  for (int ahead = 0; ahead < Shape::stages_ahead; ++ahead) ask();
+  if (Shape::item_bytes == 4) {
+    copies.waiting.template wait<Shape::stages_ahead>();
+    col2im_meet<Layer, Tile>(set);  // all see the weights
+    col2im_order<Layer, Tile>(resident, set, of_set * 32 + lane);
+  }
+#pragma unroll 1
+  for (; number < block_tile_count; number += together, numbers = block_tiles.sum(numbers, step)) {
+    const auto runs = runs_of(numbers);
+    col2im_clear<Layer, Tile>(accumulators);
+#pragma unroll 1
+    for (int k_tile = 0; k_tile < Shape::set_k_tiles; ++k_tile) {
+      copies.waiting.template wait<Shape::stages_ahead - 1>();
+      col2im_meet<Layer, Tile>(set);  // all see the k-tile, and none reads the one before any more
+      ask();
+      const unsigned char* const weights = resident + k_tile * Shape::stage_weight_bytes;
+      const unsigned char* const inputs = stages + stage * Shape::stage_bytes;
+      const int channels_left =
+          Layer::group_in_channels - (k_tile * Tile::Warps::splits + set) * Shape::k_tile_channels;
+#pragma unroll
+      for (int i = 0; i < Tile::k_tile_steps; ++i)
+        if (Shape::whole_k_tiles || i * Shape::step_channels < channels_left)
+          col2im_multiply<Layer, Tile>(
+              accumulators, weights + i * Shape::step_channels * Shape::weight_pitch,
+              inputs + i * (Tile::inputs_last ? 32 : Shape::step_channels * Shape::input_pitch), runs,
+              (k_tile * Tile::Warps::splits + set) * Tile::k_tile_steps + i, first_row_tile, first_position_tile, lane);
+      stage = stage + 1 == Tile::stages ? 0 : stage + 1;
+    }
+    // Nobody reads the sums of the block tile before any more. One set alone has met since.
+    if (Tile::Warps::splits > 1) __syncthreads();
+    col2im_put<Layer, Tile>(accumulators, sums + set * Shape::sums, first_row_tile, first_position_tile, lane);
+    __syncthreads();
+    const BlockTilePosition first = block_tiles.first_position(numbers, output_depth, output_height, output_width);
+    const BlockTilePosition end =
+        block_tiles.first_position({numbers.image + 1, numbers.depth + 1, numbers.row + 1, numbers.column + 1},
+                                   output_depth, output_height, output_width);
+    const Col2imPositions<Layer, Tile, Program> positions{sums,
+                                                          epilogue,
+                                                          y_of_group,
+                                                          block_tiles.first_input(numbers),
+                                                          first,
+                                                          end.depth - first.depth,
+                                                          end.row - first.row,
+                                                          end.column - first.column,
+                                                          first_channel,
+                                                          batch,
+                                                          input_depth,
+                                                          input_height,
+                                                          input_width,
+                                                          y_channels,
+                                                          output_depth,
+                                                          output_height,
+                                                          output_width};
+    positions.store();
+  }
 }
 
 }  // namespace tconv

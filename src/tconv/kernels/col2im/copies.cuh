@@ -7,7 +7,25 @@
 
 namespace tconv {
 
-// The copies of a thread for its set of warps. What a step needs is a table of copies: weights are rows of channels,
+// Where the runs of a block tile begin in a stage: somewhere in the first 16 bytes of what is copied of each.
+template <class Layer, class Tile>
+struct Col2imRuns {
+  using Shape = Col2imShape<Layer, Tile>;
+  unsigned begin;  // of the first image and channel, in x; its low bits count
+  unsigned plane;
+
+  // The run of a channel of step `step`, of which a stage has that step's inputs at `inputs`.
+  template <class Item>
+  TCONV_DEVICE const Item* at(const unsigned char* inputs, int step, int channel, int image) const {
+    constexpr unsigned channels = Layer::groups * Layer::group_in_channels;
+    const unsigned of_image = image * channels + step * Shape::step_channels + channel;
+    const unsigned shift = begin + of_image * plane & (Shape::run_items - 1u);
+    return reinterpret_cast<const Item*>(inputs + channel * Shape::input_pitch + image * Shape::run_copies * 16) +
+           shift;
+  }
+};
+
+// The copies of a thread for its set of warps. What a k-tile needs is a table of copies: weights are rows of channels,
 // inputs are rows of channels or, of `inputs_last`, of positions. Threads share a row; so a thread looks its places up
 // once, and goes on from there by what is constant or the same for all.
 template <class Layer, class Tile>
@@ -18,7 +36,7 @@ struct Col2imCopies {
   static constexpr int weight_sharers = col2im_sharers(Shape::channel_copies, Shape::set_threads);
   static constexpr int weight_turns = ceil_div(Shape::channel_copies, weight_sharers),
                        weight_rows = Shape::set_threads / weight_sharers;
-  static constexpr int weight_copies = weight_turns * ceil_div(Shape::step_channels, weight_rows);
+  static constexpr int weight_copies = weight_turns * ceil_div(Shape::k_tile_channels, weight_rows);
   static constexpr int input_sharers = col2im_sharers(Shape::row_copies, Shape::set_threads);
   static constexpr int input_turns = ceil_div(Shape::row_copies, input_sharers),
                        input_rows = Shape::set_threads / input_sharers;
@@ -29,33 +47,43 @@ struct Col2imCopies {
   static constexpr int input_items = Shape::input_copy / Shape::item_bytes;
   static constexpr long long filter = static_cast<long long>(Layer::group_out_channels) * Shape::taps;
   static constexpr long long channels = static_cast<long long>(Layer::groups) * Layer::group_in_channels;
-  static constexpr bool whole_steps = Layer::group_in_channels % (Shape::step_channels * Tile::Warps::splits) == 0;
 
-  ThreadCopies<16, weight_copies + input_copies, Shape::stages_ahead> waiting;
-  const Element* weight;  // the thread's first of the next step
+  // A group of copies is a k-tile; resident weights are a group of their own, the first.
+  static constexpr int all_weight_copies = Tile::resident ? Shape::set_k_tiles * weight_copies : weight_copies;
+  static constexpr int group_copies = !Tile::resident                    ? weight_copies + input_copies
+                                      : all_weight_copies < input_copies ? input_copies
+                                                                         : all_weight_copies;
+
+  ThreadCopies<16, group_copies, Shape::stages_ahead + (Tile::resident ? 1 : 0)> waiting;
+  const Element* weight;  // the thread's first of the next k-tile
   const Element* x;
   long long at[places];          // the thread's inputs in x, in channel 0 of the group; below 0 for what does not exist
-  long long plane, of_step;      // from a channel of x to the next; where the next step's channels begin
-  int first, rows, run, thread;  // the next step's first channel, existing rows of the block and positions of a run
-  unsigned run_begins;           // where the run of the first image and channel begins; its low bits count
+  long long plane, of_step;      // from a channel of x to the next; where the next k-tile's channels begin
+  int first, rows, run, thread;  // the next k-tile's first channel, existing rows of the block and positions of a run
 
-  TCONV_DEVICE Col2imCopies(const Element* weight, const Element* x, int group, int first_channel, int first_step,
+  TCONV_DEVICE Col2imCopies(const Element* weight, const Element* x, int group, int first_channel, int first_k_tile,
                             const BlockTilePosition& block_tile, int batch, int depths, int height, int width,
                             int thread)
       : x(x),
         plane(static_cast<long long>(depths) * height * width),
-        first(first_step * Shape::step_channels),
+        first(first_k_tile * Shape::k_tile_channels),
         thread(thread) {
     const int left = Layer::group_out_channels - first_channel;
     rows = (left < Tile::channels ? left : Tile::channels) * Shape::taps;
     this->weight =
         weight + (static_cast<long long>(group) * Layer::group_in_channels + first + thread / weight_sharers) * filter +
         static_cast<long long>(first_channel) * Shape::taps + thread % weight_sharers * weight_items;
+    if (!Tile::resident) begin_block_tile(group, first_k_tile, block_tile, batch, depths, height, width);
+  }
+
+  // Later copies of inputs are of this block tile, from the set's first k-tile on.
+  TCONV_DEVICE void begin_block_tile(int group, int first_k_tile, const BlockTilePosition& block_tile, int batch,
+                                     int depths, int height, int width) {
+    first = first_k_tile * Shape::k_tile_channels;
     of_step = first * (Tile::inputs_last ? 1 : plane);
     const long long positions_left =
         plane - (static_cast<long long>(block_tile.depth) * height + block_tile.row) * width - block_tile.column;
     run = static_cast<int>(positions_left < Shape::run_positions ? positions_left : Shape::run_positions);
-    run_begins = Tile::runs ? static_cast<unsigned>(place(0, group, block_tile, batch, depths, height, width)) : 0;
 #pragma unroll
     for (int i = 0; i < places; ++i) {
       const int fast = thread % input_sharers + (Tile::inputs_last ? i % input_turns : i) * input_sharers;
@@ -95,57 +123,80 @@ struct Col2imCopies {
     }
   }
 
-  // Begins the copies of the next step to a stage, as one group. Channels that do not exist are zeros.
+  // Begins the copies of the next k-tile to a stage, as one group. Channels that do not exist are zeros.
   TCONV_DEVICE void begin(bool wanted, unsigned char* stage) {
     if (wanted) {
-      unsigned char* const weights =
-          stage + thread / weight_sharers * Shape::weight_pitch + thread % weight_sharers * Shape::weight_copy;
-#pragma unroll
-      for (int i = 0; i < weight_copies; ++i) {
-        const int row = i / weight_turns * weight_rows, turn = i % weight_turns * weight_sharers;
-        const int channel = thread / weight_sharers + row, number = thread % weight_sharers + turn;
-        if (number < Shape::channel_copies && channel < Shape::step_channels)
-          copy<Shape::weight_copy>(weights + row * Shape::weight_pitch + turn * Shape::weight_copy,
-                                   weight + row * filter + turn * weight_items,
-                                   exists(channel) && number * weight_items < rows);
-      }
-      unsigned char* const inputs = stage + Shape::stage_weight_bytes + thread / input_sharers * Shape::input_pitch +
-                                    thread % input_sharers * Shape::input_copy;
-#pragma unroll
-      for (int i = 0; i < input_copies; ++i) {
-        const int row = i / input_turns * input_rows, turn = i % input_turns * input_sharers;
-        const int slow = thread / input_sharers + row, fast = thread % input_sharers + turn;
-        if (fast >= Shape::row_copies || slow >= Shape::input_rows) continue;
-        const bool present = exists(Tile::inputs_last ? fast * input_items : slow) && at[i % places] >= 0;
-        unsigned char* const to = inputs + row * Shape::input_pitch + turn * Shape::input_copy;
-        const long long from = at[i % places] + of_step + (Tile::inputs_last ? 0 : row * plane);
-        if (Tile::runs) {
-          const int shift = static_cast<int>(from) & (Shape::run_items - 1);
-          const int before = fast % Shape::run_copies * Shape::run_items - shift, left = run - before;
-          const int items = left < Shape::run_items ? left : Shape::run_items;
-          waiting.begin_part(to, x + from + before, present && items > 0 ? items * Shape::item_bytes : 0);
-        } else {
-          copy<Shape::input_copy>(to, x + from, present);
-        }
-      }
+      begin_weights(stage);
+      begin_inputs(stage + Shape::stage_weight_bytes);
     }
     waiting.end_group();
-    first += Tile::Warps::splits * Shape::step_channels;
-    weight += Tile::Warps::splits * Shape::step_channels * filter;
-    of_step += Tile::Warps::splits * Shape::step_channels * (Tile::inputs_last ? 1 : plane);
+    next_weights();
+    next_inputs();
   }
 
-  // Where the run of a channel of step `step` begins in a stage: somewhere in its first 16 bytes.
-  TCONV_DEVICE const unsigned short* run_at(const unsigned char* inputs, int step, int channel, int image) const {
-    const unsigned of_image = image * static_cast<unsigned>(channels) + step * Shape::step_channels + channel;
-    const unsigned shift = run_begins + of_image * static_cast<unsigned>(plane) & (Shape::run_items - 1u);
-    return reinterpret_cast<const unsigned short*>(inputs + channel * Shape::input_pitch +
-                                                   image * Shape::run_copies * 16) +
-           shift;
+  // Begins the copies of all the set's weights, k-tile after k-tile, as one group.
+  TCONV_DEVICE void begin_resident(unsigned char* weights) {
+#pragma unroll 1
+    for (int k_tile = 0; k_tile < Shape::set_k_tiles; ++k_tile) {
+      begin_weights(weights + k_tile * Shape::stage_weight_bytes);
+      next_weights();
+      first += Tile::Warps::splits * Shape::k_tile_channels;
+    }
+    waiting.end_group();
+  }
+
+  // Begins the copies of the next k-tile's inputs, where weights are resident.
+  TCONV_DEVICE void begin_next(bool wanted, unsigned char* stage) {
+    if (wanted) begin_inputs(stage);
+    waiting.end_group();
+    next_inputs();
   }
 
  private:
-  TCONV_DEVICE bool exists(int channel) const { return whole_steps || first + channel < Layer::group_in_channels; }
+  TCONV_DEVICE void begin_weights(unsigned char* to) {
+    unsigned char* const weights =
+        to + thread / weight_sharers * Shape::weight_pitch + thread % weight_sharers * Shape::weight_copy;
+#pragma unroll
+    for (int i = 0; i < weight_copies; ++i) {
+      const int row = i / weight_turns * weight_rows, turn = i % weight_turns * weight_sharers;
+      const int channel = thread / weight_sharers + row, number = thread % weight_sharers + turn;
+      if (number < Shape::channel_copies && channel < Shape::k_tile_channels)
+        copy<Shape::weight_copy>(weights + row * Shape::weight_pitch + turn * Shape::weight_copy,
+                                 weight + row * filter + turn * weight_items,
+                                 exists(channel) && number * weight_items < rows);
+    }
+  }
+  TCONV_DEVICE void next_weights() { weight += Tile::Warps::splits * Shape::k_tile_channels * filter; }
+
+  TCONV_DEVICE void begin_inputs(unsigned char* stage) {
+    unsigned char* const inputs =
+        stage + thread / input_sharers * Shape::input_pitch + thread % input_sharers * Shape::input_copy;
+#pragma unroll
+    for (int i = 0; i < input_copies; ++i) {
+      const int row = i / input_turns * input_rows, turn = i % input_turns * input_sharers;
+      const int slow = thread / input_sharers + row, fast = thread % input_sharers + turn;
+      if (fast >= Shape::row_copies || slow >= Shape::input_rows) continue;
+      const bool present = exists(Tile::inputs_last ? fast * input_items : slow) && at[i % places] >= 0;
+      unsigned char* const to = inputs + row * Shape::input_pitch + turn * Shape::input_copy;
+      const long long from = at[i % places] + of_step + (Tile::inputs_last ? 0 : row * plane);
+      if (Tile::runs) {
+        const int shift = static_cast<int>(from) & (Shape::run_items - 1);
+        const int before = fast % Shape::run_copies * Shape::run_items - shift, left = run - before;
+        const int items = left < Shape::run_items ? left : Shape::run_items;
+        waiting.begin_part(to, x + from + before, present && items > 0 ? items * Shape::item_bytes : 0);
+      } else {
+        copy<Shape::input_copy>(to, x + from, present);
+      }
+    }
+  }
+  TCONV_DEVICE void next_inputs() {
+    first += Tile::Warps::splits * Shape::k_tile_channels;
+    of_step += Tile::Warps::splits * Shape::k_tile_channels * (Tile::inputs_last ? 1 : plane);
+  }
+
+  TCONV_DEVICE bool exists(int channel) const {
+    return Shape::whole_k_tiles || first + channel < Layer::group_in_channels;
+  }
 };
 
 }  // namespace tconv

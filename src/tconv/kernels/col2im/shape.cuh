@@ -7,15 +7,29 @@ namespace tconv {
 
 // The inputs of an axis that a block has: `Size` of them, from a multiple of `Together` on. Blocks along the axis
 // overlap, so that each output is summed by the one block that has all its inputs.
-template <class Axis, int Size, int Together>
+//
+// Position q owns `stride` outputs, from q * stride - origin on: the phases. Tap k makes output number rest(k) of
+// position q from input q - shift(k). `Aligned`: the outputs of a position begin at a multiple of the stride.
+template <class Axis, int Size, int Together, bool Aligned>
 struct Col2imSpan {
   static constexpr int size = Size, together = Together;
-  static constexpr int overlap = static_cast<int>((Axis::kernel - 1ll) * Axis::dilation / Axis::stride);
+  static constexpr int moved = Aligned ? Axis::padding % Axis::stride : 0, origin = Axis::padding - moved;
+  static TCONV_CONSTANT long long place(long long tap) { return tap * Axis::dilation - moved + Axis::stride; }
+  static TCONV_CONSTANT int rest(int tap) { return static_cast<int>(place(tap) % Axis::stride); }
+  static TCONV_CONSTANT int shift(int tap) { return static_cast<int>(place(tap) / Axis::stride) - 1; }
+  static constexpr int lowest = shift(0), overlap = shift(Axis::kernel - 1) - lowest;
   // A block that is no longer than the overlap is the only one (the planner sees to that).
   static constexpr int step = size - overlap < together ? size : (size - overlap) / together * together;
 
   static TCONV_CONSTANT int count(int inputs) { return inputs <= size ? 1 : 1 + ceil_div(inputs - size, step); }
-  // The outputs of block `number` of `count` begin here; those of the one after the last, behind all.
+  // The positions of block `number` of `count` begin here; those of the one after the last, behind all.
+  static TCONV_CONSTANT int first_position(int number, int count, int outputs) {
+    const int all = (outputs - 1 + origin) / Axis::stride + 1, first = (number - 1) * step + size + lowest;
+    return number == count || first > all                 ? all
+           : number == 0 || first < origin / Axis::stride ? origin / Axis::stride
+                                                          : first;
+  }
+  // The same of its outputs.
   static TCONV_CONSTANT int first_output(int number, int count, int outputs) {
     const int first = ((number - 1) * step + size) * Axis::stride - Axis::padding;
     return number == 0 || first < 0 ? 0 : number == count || first > outputs ? outputs : first;
@@ -30,9 +44,14 @@ TCONV_CONSTANT int col2im_sharers(int copies, int threads) {
 template <class Layer, class Tile>
 struct Col2imShape {
   using Element = typename Layer::Element;
-  using Depth = Col2imSpan<typename Layer::Depth, Tile::BlockTile::depths, 1>;
-  using Height = Col2imSpan<typename Layer::Height, Tile::BlockTile::rows, 1>;
-  using Width = Col2imSpan<typename Layer::Width, Tile::BlockTile::columns, Tile::patch_positions>;
+  using Depth = Col2imSpan<typename Layer::Depth, Tile::BlockTile::depths, 1, false>;
+  using Height = Col2imSpan<typename Layer::Height, Tile::BlockTile::rows, 1, false>;
+  // Of resident weights, outputs of a row are stored `vector` at once where rows begin at multiples of that.
+  static constexpr int stored_bytes =
+      greatest_common_divisor(16, Layer::Width::stride* static_cast<int>(sizeof(Element)));
+  static constexpr int vector =
+      Tile::resident && !Tile::channels_last ? stored_bytes / static_cast<int>(sizeof(Element)) : 1;
+  using Width = Col2imSpan<typename Layer::Width, Tile::BlockTile::columns, Tile::patch_positions, (vector > 1)>;
   static constexpr int item_bytes = sizeof(Element);
 
   // ---- rows of the product: the taps of a block's output channels ----
@@ -43,7 +62,8 @@ struct Col2imShape {
   static constexpr int row_blocks = ceil_div(Layer::group_out_channels, Tile::channels);
   static constexpr int weight_sets = Layer::groups * row_blocks;
   // Neighbouring rows that a lane loads at once: they belong to as many tiles of rows.
-  static constexpr int rows_together = item_bytes < 4 ? 1 : greatest_common_divisor(warp_row_tiles, 4);
+  static constexpr int rows_together =
+      item_bytes < 4 || Tile::resident ? 1 : greatest_common_divisor(warp_row_tiles, 4);
   // The row of the product in place `row` of tile `tile`.
   static TCONV_CONSTANT int row_of(int tile, int row) {
     return tile / rows_together * 16 * rows_together + row * rows_together + tile % rows_together;
@@ -58,14 +78,17 @@ struct Col2imShape {
   static constexpr int warp_position_tiles = tiles_at_once * ceil_div(positions, 8 * tiles_at_once * Tile::Warps::wide);
   static constexpr int position_tiles = Tile::Warps::wide * warp_position_tiles;
 
-  // ---- depth of the product: input channels, a step of 32 bytes at a time; a set of warps has every splits-th ----
+  // ---- depth of the product: input channels, in steps of 32 bytes; a stage has a k-tile of steps, and a set of warps
+  // every splits-th k-tile ----
   static constexpr int step_channels = 32 / item_bytes;
-  static constexpr int steps = ceil_div(Layer::group_in_channels, step_channels);
-  static constexpr int set_steps = ceil_div(steps, Tile::Warps::splits);
+  static constexpr int k_tile_channels = Tile::k_tile_steps * step_channels;
+  static constexpr int k_tiles = ceil_div(Layer::group_in_channels, k_tile_channels);
+  static constexpr bool whole_k_tiles = Layer::group_in_channels % (k_tile_channels * Tile::Warps::splits) == 0;
+  static constexpr int set_k_tiles = ceil_div(k_tiles, Tile::Warps::splits);
   static constexpr int set_threads = 32 * Tile::Warps::high * Tile::Warps::wide,
                        threads = set_threads * Tile::Warps::splits;
-  // Steps that are asked for before the first is waited for: all, or all stages but the one that is read.
-  static constexpr int stages_ahead = Tile::stages == set_steps ? Tile::stages : Tile::stages - 1;
+  // K-tiles that are asked for before the first is waited for: all, or all stages but the one that is read.
+  static constexpr int stages_ahead = Tile::stages == set_k_tiles && !Tile::resident ? Tile::stages : Tile::stages - 1;
 
   // ---- copies: their sizes in bytes ----
   static constexpr int weight_copy =
@@ -74,53 +97,62 @@ struct Col2imShape {
                                     : Tile::inputs_last
                                         ? greatest_common_divisor(16, Layer::group_in_channels* item_bytes)
                                         : Tile::patch_positions * item_bytes;
-  // Of a channel's weights and of a position's channels in a step.
+  // Of a channel's weights and of a position's channels in a k-tile.
   static constexpr int channel_copies = block_rows * item_bytes / weight_copy;
-  static constexpr int position_copies = 32 / input_copy;
+  static constexpr int position_copies = Tile::k_tile_steps * 32 / input_copy;
   // Runs: the positions of an image are copied from the multiple of 16 bytes before them on, which differs from channel
   // to channel.
   static constexpr int run_items = 16 / item_bytes;
   static constexpr int run_copies = ceil_div(run_positions + run_items - 1, run_items);
-  // Inputs of a step: rows of copies, of a channel or of a position.
+  // Inputs of a k-tile: rows of copies, of a channel or of a position.
   static constexpr int row_copies = Tile::runs          ? Tile::BlockTile::images * run_copies
                                     : Tile::inputs_last ? position_copies
                                                         : positions / Tile::patch_positions;
-  static constexpr int input_rows = Tile::inputs_last ? positions : step_channels;
+  static constexpr int input_rows = Tile::inputs_last ? positions : k_tile_channels;
 
   // ---- shared memory, in bytes ----
   // Lanes that load together find different banks: of 32-bit items, four channels lie 8 banks apart; of 16-bit items,
   // eight rows of a matrix lie an odd number of 16 bytes apart.
   static constexpr int weight_pitch =
       item_bytes < 4 ? row_tiles * 32 + 16 : 4 * conflict_free_pitch(row_tiles * 16, 1, 8);
-  static constexpr int input_pitch = Tile::runs          ? Tile::BlockTile::images * run_copies * 16
-                                     : Tile::inputs_last ? 48
-                                     : item_bytes < 4    ? position_tiles * 16 + 16
-                                                         : 4 * conflict_free_pitch(position_tiles * 8, 1, 8);
-  static constexpr int stage_weight_bytes = step_channels * weight_pitch;
-  static constexpr int stage_bytes =
-      stage_weight_bytes + (Tile::inputs_last ? position_tiles * 8 : step_channels) * input_pitch;
-  // A set's sums take the place of the stages. Lanes that write two positions of eight rows find different banks.
+  static constexpr int runs_bytes = Tile::BlockTile::images * run_copies * 16;  // of a channel
+  static constexpr int input_pitch = Tile::runs && item_bytes < 4 ? runs_bytes
+                                     : Tile::runs                 ? 4 * conflict_free_pitch(runs_bytes / 4, 1, 8)
+                                     : Tile::inputs_last          ? Tile::k_tile_steps * 32 + 16
+                                     : item_bytes < 4             ? position_tiles * 16 + 16
+                                                                  : 4 * conflict_free_pitch(position_tiles * 8, 1, 8);
+  static constexpr int stage_weight_bytes = k_tile_channels * weight_pitch;
+  static constexpr int stage_input_bytes = (Tile::inputs_last ? position_tiles * 8 : k_tile_channels) * input_pitch;
+  static constexpr int stage_bytes = (Tile::resident ? 0 : stage_weight_bytes) + stage_input_bytes;
+  // Of a set: resident weights of all its k-tiles, and its stages.
+  static constexpr int resident_bytes = Tile::resident ? set_k_tiles * stage_weight_bytes : 0;
+  static constexpr int set_bytes = resident_bytes + Tile::stages * stage_bytes;
+  // Lanes that write two positions of eight rows find different banks. The sums of all sets take the place of the
+  // stages or, if weights are resident, lie behind them: the next block tile's inputs arrive meanwhile.
   static constexpr int sums_pitch = conflict_free_pitch(position_tiles * 8, rows_together, 8);  // in floats
   static constexpr int sums = row_tiles * 16 * sums_pitch;
-  static constexpr int stages_bytes = Tile::Warps::splits * Tile::stages * stage_bytes;
-  static constexpr int sums_bytes = Tile::Warps::splits * sums * 4;
-  static constexpr int shared_bytes = stages_bytes > sums_bytes ? stages_bytes : sums_bytes;
+  static constexpr int sums_at = Tile::resident ? Tile::Warps::splits * set_bytes : 0;
+  static constexpr int stages_bytes = Tile::Warps::splits * set_bytes;
+  static constexpr int sums_end = sums_at + Tile::Warps::splits * sums * 4;
+  static constexpr int shared_bytes = stages_bytes > sums_end ? stages_bytes : sums_end;
 
   static_assert(item_bytes <= 4, "sums are float");
-  static_assert(Tile::stages >= 1 && Tile::stages <= set_steps, "a stage holds a step");
+  static_assert(Tile::stages >= 1 && (Tile::resident || Tile::stages <= set_k_tiles), "a stage holds a k-tile");
+  static_assert(Tile::resident || Tile::k_tile_steps == 1, "only resident weights have k-tiles of several steps");
   static_assert(stages_ahead >= 1, "one stage alone would be read and written at once");
   static_assert(positions % Tile::patch_positions == 0, "a block has whole patches");
-  static_assert(!Tile::runs || (item_bytes == 2 && !Tile::inputs_last), "runs are for 16-bit items");
+  static_assert(!Tile::runs || !Tile::inputs_last, "runs are of a channel");
 
   // ---- outputs: a thread has some column phases of a position in some channels, so many that no thread is idle ----
   static constexpr int sum_phases = Layer::Width::stride <= 4 ? Layer::Width::stride : 1;
+  // Of resident weights, a thread has all phases.
+  static constexpr int phases = Layer::Depth::stride * Layer::Height::stride * Layer::Width::stride;
+  static constexpr int most_at_once = Tile::resident ? (phases < 32 ? 32 / phases : 1) : 4;
   static TCONV_CONSTANT int channels_at_once() {
+    if (Tile::resident && Tile::channels <= 4 && Tile::channels <= most_at_once) return Tile::channels;
+    const long long items = 1ll * positions * Tile::channels * (Tile::resident ? 1 : phases / sum_phases);
     int count = 1;
-    while (count < 4 && Tile::channels % (2 * count) == 0 &&
-           1ll * positions * Layer::Depth::stride * Layer::Height::stride * (Layer::Width::stride / sum_phases) *
-                   Tile::channels >=
-               2ll * count * threads)
-      count *= 2;
+    while (count < most_at_once && Tile::channels % (2 * count) == 0 && items >= 2ll * count * threads) count *= 2;
     return count;
   }
   static constexpr int sum_channels = channels_at_once();

@@ -6,8 +6,8 @@ import math
 from functools import lru_cache
 
 from tconv.planner.col2im import launch as rules
-from tconv.planner.col2im.candidates import candidates, copies_fit
-from tconv.planner.col2im.model import predict
+from tconv.planner.col2im.candidates import candidates, copies_fit, why_none
+from tconv.planner.col2im.model import Col2imCost, predict
 from tconv.planner.col2im.shape import Col2imShape
 from tconv.planner.col2im.tile import Col2imTile
 from tconv.planner.family import Candidates, Family, Ranked
@@ -22,8 +22,6 @@ _PRECISIONS: tuple[Precision, ...] = ("tf32", "tf32_rna", "fp16", "bf16")
 _MOST_TAPS = 256
 #: Input channels of a group from which on the family pays.
 _LEAST_CHANNELS = 32
-#: Inputs of a channel, over the batch, beyond which weights that pass by again and again cost more than preparing them.
-_MOST_INPUTS = 4096
 #: Of a block tile along an axis.
 _MOST_POSITIONS = 256
 
@@ -43,16 +41,16 @@ class _Col2im(Family[Col2imTile]):
     def why_not(self, problem: Problem, gpu: Gpu) -> str | None:
         if gpu.capability < _OLDEST_ARCH:
             return f"the col2im family needs sm_{_OLDEST_ARCH} or newer; {gpu.name} is {gpu.arch}"
-        inputs = problem.batch * math.prod(problem.input_size)
-        if inputs > _MOST_INPUTS:
-            return f"{inputs} inputs of a channel are more than the col2im family's {_MOST_INPUTS}"
-        return self.too_long(problem, _MOST_POSITIONS) or why_not_col2im(problem.layer)
+        return self.too_long(problem, _MOST_POSITIONS) or why_not_col2im(problem.layer) or _why_no_tile(problem)
 
     def candidates(self, problem: Problem, gpu: Gpu, channels_last: bool = False) -> Candidates[Col2imTile] | None:
         return _candidates(problem, gpu, channels_last)
 
     def best(self, problem: Problem, gpu: Gpu, channels_last: bool = False) -> tuple[Ranked[Col2imTile], int] | None:
         return _best(problem, gpu, channels_last)
+
+    def cost(self, problem: Problem, kernel: Kernel[Col2imTile], gpu: Gpu) -> Col2imCost:
+        return predict(problem, kernel.layer, kernel.tile, gpu)
 
     def runs(self, kernel: Kernel[Col2imTile], problem: Problem) -> bool:
         return copies_fit(problem, kernel.tile)
@@ -69,8 +67,8 @@ class _Col2im(Family[Col2imTile]):
             f"a block tile of {block_tile.images} x {block_tile.depths} x {block_tile.rows} x {block_tile.columns} "
             "inputs (images, slabs, rows, columns)",
             f"{tile.warps.splits} sets of {tile.warps.high} x {tile.warps.wide} warps (rows, positions) share "
-            f"{own.steps} steps of {own.step_channels} input channels; {own.stages_ahead} of {own.set_steps} are asked "
-            "for at once",
+            f"{own.k_tiles} k-tiles of {own.k_tile_channels} input channels; {own.stages_ahead} are asked for at once"
+            + (", weights are resident" if tile.resident else f", of {own.set_k_tiles}"),
             f"first of {tried} tiles by the model, for sizes like these: {best.seconds * 1e3:.3f} ms ({limits})",
         )
 
@@ -85,6 +83,12 @@ def why_not_col2im(layer: Layer, least_channels: int = _LEAST_CHANNELS) -> str |
     if layer.in_channels_per_group < least_channels:
         return f"{layer.in_channels_per_group} input channels are too few for the col2im family"
     return None
+
+
+def _why_no_tile(problem: Problem) -> str | None:
+    """Why none of its tiles is for `problem`: it has many inputs and many output channels."""
+    why = why_none(problem, resident=False), why_none(problem, resident=True)
+    return f"{why[0]}, and {why[1]}: too many for the col2im family" if why[0] and why[1] else None
 
 
 @lru_cache(maxsize=256)

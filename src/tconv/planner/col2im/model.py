@@ -1,7 +1,8 @@
 """How long a tile of the `col2im` family takes, predicted: what the planner ranks tiles by.
 
 The constants were fitted to 1,275 tiles of 30 layers (`benchmarks/fit.py`), and are a tenth higher: where another
-family is about as fast, that one is taken. The order of the predictions is what matters.
+family is about as fast, that one is taken. Those of resident weights are as they were fitted, to 1,009 tiles of 59
+layers. The order of the predictions is what matters.
 """
 
 from __future__ import annotations
@@ -9,12 +10,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tconv.planner.col2im.launch import grid, launch_traits
+from tconv.planner.col2im.launch import grid, launch_traits, works
 from tconv.planner.col2im.shape import Col2imShape
 from tconv.planner.col2im.tile import Col2imTile
 from tconv.planner.epilogue_cost import fused_seconds
 from tconv.planner.gpu import SHORTEST_SECONDS, Gpu
-from tconv.planner.numbers import ceil, where
+from tconv.planner.numbers import ceil, most, nowhere, where
 from tconv.problem import Layer, Problem
 
 _CLOCK = 1.75e9
@@ -44,15 +45,47 @@ class Constants:
     memory: float = 1.05
 
 
-FITTED = Constants()
+@dataclass(frozen=True)
+class ResidentConstants:
+    """The same of blocks with resident weights, whose block tiles overlap each other.
+
+    Args:
+        copy, product, operand, result, output: of a multiprocessor, for a warp's instruction that copies; for a
+            product; for 128 bytes of operands; for 32 results that are summed; for 32 outputs that are stored.
+        block: of all, once: from the launch to the first products, and from the last ones to the end.
+        weights: of the same, for each copy of resident weights of a thread.
+        block_tile, k_tile, chain: of each, and of a warp's product, which follow each other.
+        memory: how often a byte of memory counts.
+        norm: how sharply the largest limit rules.
+    """
+
+    copy: float = 10.1
+    product: float = 0.904
+    operand: float = 1.31
+    result: float = 1.67
+    output: float = 0.729
+    block: float = 6840.0
+    weights: float = 303.0
+    block_tile: float = 2530.0
+    k_tile: float = 125.0
+    chain: float = 4.46
+    memory: float = 0.596
+    norm: float = 2.36
+
+
+FITTED, RESIDENT = Constants(), ResidentConstants()
 
 
 @dataclass(frozen=True)
 class Col2imCost:
-    """Predicted seconds of each part and of all together, the program included: little of a short kernel overlaps."""
+    """Predicted seconds of each part and of all together, the program included.
+
+    Little of a short kernel overlaps, so its parts add up; those of resident weights limit each other. ``operands`` are
+    those that come item by item; of resident weights all, with the products.
+    """
 
     copies: float
-    items: float
+    operands: float
     sums: float
     chain: float
     memory: float
@@ -63,8 +96,25 @@ class Col2imCost:
         return {name: value for name, value in vars(self).items() if name != "seconds"}
 
 
-def predict(problem: Problem, layer: Layer, tile: Col2imTile, gpu: Gpu, fitted: Constants = FITTED) -> Col2imCost:
+def predict(
+    problem: Problem,
+    layer: Layer,
+    tile: Col2imTile,
+    gpu: Gpu,
+    fitted: Constants = FITTED,
+    resident: ResidentConstants = RESIDENT,
+) -> Col2imCost:
     """The cost of `problem` by a kernel of `layer` with `tile`, or with many tiles, on `gpu`."""
+    at_once = _at_once(problem, layer, tile, gpu, fitted)
+    if nowhere(tile.resident > 0):
+        return at_once
+    streamed = _resident(problem, layer, tile, gpu, resident)
+    both = zip(vars(at_once).items(), vars(streamed).values(), strict=True)
+    return Col2imCost(**{name: where(tile.resident > 0, theirs, own) for (name, own), theirs in both})
+
+
+def _at_once(problem: Problem, layer: Layer, tile: Col2imTile, gpu: Gpu, fitted: Constants) -> Col2imCost:
+    """Of a block with one block tile."""
     shape, warps = Col2imShape(layer, tile), tile.warps
     blocks = 1.0 * grid(problem, layer, launch_traits(layer, tile, gpu.multiprocessors))
     of_multiprocessor = ceil(blocks / gpu.multiprocessors)
@@ -73,8 +123,10 @@ def predict(problem: Problem, layer: Layer, tile: Col2imTile, gpu: Gpu, fitted: 
     copied = shape.block_rows / shape.weight_copy + shape.positions / shape.input_copy
     copies = steps * copied * shape.step_channels * layer.item_bytes / 32
     items = where(tile.runs > 0, 4.0 * steps * shape.position_tiles * warps.high, 0.0)
-    results = warps.splits * shape.row_tiles * 16 * shape.position_tiles * 8 / 32
-    outputs = tile.channels * shape.positions * math.prod(layer.stride) / 32
+    taps = math.prod(axis.taps_per_phase for axis in layer.axes)
+    outputs = problem.batch * layer.out_channels * math.prod(problem.output_size) / blocks / 32
+    # Outputs of small maps have fewer taps than are tried.
+    results = warps.splits * most(shape.row_tiles * 16 * shape.position_tiles * 8 / 32, outputs * taps)
     tiles = shape.warp_row_tiles * shape.warp_position_tiles
     parts = (
         of_multiprocessor * fitted.copy * copies / _CLOCK,
@@ -84,3 +136,36 @@ def predict(problem: Problem, layer: Layer, tile: Col2imTile, gpu: Gpu, fitted: 
         fitted.memory * problem.bytes_moved / gpu.copy_bandwidth,
     )
     return Col2imCost(*parts, SHORTEST_SECONDS + sum(parts) + fused_seconds(problem, gpu))
+
+
+def _resident(problem: Problem, layer: Layer, tile: Col2imTile, gpu: Gpu, fitted: ResidentConstants) -> Col2imCost:
+    """Of a block that goes through its block tiles with resident weights."""
+    shape, warps = Col2imShape(layer, tile), tile.warps
+    traits = launch_traits(layer, tile, gpu.multiprocessors)
+    blocks = 1.0 * grid(problem, layer, traits)
+    turns = ceil(works(problem, layer, traits) / blocks)
+    at_once = ceil(blocks / gpu.multiprocessors)
+    waves = ceil(at_once / tile.blocks)
+    steps = 1.0 * warps.splits * shape.set_steps
+    copies = steps * shape.positions / shape.input_copy * shape.step_channels * layer.item_bytes / 32
+    products = steps * shape.row_tiles * shape.position_tiles
+    operands = steps * (4 * shape.row_tiles * warps.wide + 2 * shape.position_tiles * warps.high)
+    results = warps.splits * (4.0 * shape.row_tiles * shape.position_tiles + shape.block_rows * shape.positions / 32)
+    outputs = tile.channels * shape.positions * math.prod(layer.stride) / 32 / shape.vector
+    weights = steps * shape.step_channels * shape.block_rows * layer.item_bytes / shape.weight_copy / shape.threads
+    tiles = shape.warp_row_tiles * shape.warp_position_tiles
+    all_turns = at_once * turns / _CLOCK
+    parts = (
+        all_turns * fitted.copy * copies,
+        all_turns * (fitted.product * products + fitted.operand * operands),
+        all_turns * (fitted.result * results + fitted.output * outputs),
+        waves
+        * turns
+        * (fitted.block_tile + (shape.set_k_tiles * fitted.k_tile + shape.set_steps * fitted.chain * tiles))
+        / _CLOCK,
+        fitted.memory * problem.bytes_moved / gpu.copy_bandwidth,
+    )
+    limits = (parts[0] + parts[1] + parts[2], parts[3], parts[4])
+    together = sum(limit**fitted.norm for limit in limits) ** (1 / fitted.norm)
+    fixed = waves * (fitted.block + fitted.weights * weights) / _CLOCK
+    return Col2imCost(*parts, SHORTEST_SECONDS + fixed + together + fused_seconds(problem, gpu))

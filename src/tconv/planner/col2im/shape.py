@@ -20,9 +20,10 @@ _MOST_BLOCKS = 8
 
 _CONSTANTS = (
     *("item_bytes", "taps", "block_rows", "warp_row_tiles", "row_tiles", "row_blocks", "weight_sets", "rows_together"),
-    *("positions", "warp_position_tiles", "position_tiles", "step_channels", "steps", "set_steps", "threads"),
+    *("positions", "warp_position_tiles", "position_tiles", "step_channels", "k_tile_channels", "k_tiles"),
+    *("set_k_tiles", "threads"),
     *("stages_ahead", "weight_copy", "input_copy", "run_copies", "row_copies", "weight_pitch", "input_pitch"),
-    *("stage_bytes", "sums_pitch", "shared_bytes"),
+    *("stage_bytes", "resident_bytes", "sums_pitch", "shared_bytes", "vector"),
 )
 
 
@@ -78,7 +79,7 @@ class Col2imShape:
     @cached_property
     def rows_together(self) -> int:
         """Neighbouring rows that a lane loads at once."""
-        return 1 if self.item_bytes < 4 else gcd(self.warp_row_tiles, 4)
+        return 1 if self.item_bytes < 4 else where(self.tile.resident > 0, 1, gcd(self.warp_row_tiles, 4))
 
     # ---- columns of the product: positions ----
 
@@ -104,20 +105,30 @@ class Col2imShape:
         """Those of a block."""
         return self.tile.warps.wide * self.warp_position_tiles
 
-    # ---- depth of the product: steps of 32 bytes of input channels ----
+    # ---- depth of the product: input channels, in steps of 32 bytes; a stage has a k-tile of steps ----
 
     @cached_property
     def step_channels(self) -> int:
         return _STEP_BYTES // self.item_bytes
 
     @cached_property
-    def steps(self) -> int:
-        return ceil_div(self.layer.in_channels_per_group, self.step_channels)
+    def k_tile_channels(self) -> int:
+        """Input channels of a stage."""
+        return self.tile.k_tile_steps * self.step_channels
+
+    @cached_property
+    def k_tiles(self) -> int:
+        return ceil_div(self.layer.in_channels_per_group, self.k_tile_channels)
+
+    @cached_property
+    def set_k_tiles(self) -> int:
+        """K-tiles of a set of warps."""
+        return ceil_div(self.k_tiles, self.tile.warps.splits)
 
     @cached_property
     def set_steps(self) -> int:
         """Steps of a set of warps."""
-        return ceil_div(self.steps, self.tile.warps.splits)
+        return self.set_k_tiles * self.tile.k_tile_steps
 
     @cached_property
     def threads(self) -> int:
@@ -126,8 +137,9 @@ class Col2imShape:
 
     @cached_property
     def stages_ahead(self) -> int:
-        """Steps that are asked for before the first is waited for: all, or all stages but the one that is read."""
-        return where(self.tile.stages == self.set_steps, self.tile.stages, self.tile.stages - 1)
+        """K-tiles that are asked for before the first is waited for: all, or all stages but the one that is read."""
+        all_at_once = (self.tile.stages == self.set_k_tiles) & (self.tile.resident == 0)
+        return where(all_at_once, self.tile.stages, self.tile.stages - 1)
 
     # ---- copies and shared memory, in bytes ----
 
@@ -149,13 +161,14 @@ class Col2imShape:
 
     @cached_property
     def row_copies(self) -> int:
-        """Copies of a channel's inputs in a step, or of a position's."""
+        """Copies of a channel's inputs in a k-tile, or of a position's."""
         by_channel = where(
             self.tile.runs > 0,
             self.tile.block_tile.images * self.run_copies,
             self.positions // self.tile.patch_positions,
         )
-        return where(self.tile.inputs_last > 0, _STEP_BYTES // self.input_copy, by_channel)
+        of_position = self.tile.k_tile_steps * _STEP_BYTES // self.input_copy
+        return where(self.tile.inputs_last > 0, of_position, by_channel)
 
     @cached_property
     def weight_pitch(self) -> int:
@@ -171,13 +184,28 @@ class Col2imShape:
             self.position_tiles * 16 + 16 if self.item_bytes < 4 else 4 * _conflict_free(8 * self.position_tiles, 1)
         )
         of_runs = self.tile.block_tile.images * self.run_copies * _COPY_BYTES
-        return where(self.tile.runs > 0, of_runs, where(self.tile.inputs_last > 0, 48, by_channel))
+        of_runs = of_runs if self.item_bytes < 4 else 4 * _conflict_free(of_runs // 4, 1)
+        return where(
+            self.tile.runs > 0,
+            of_runs,
+            where(self.tile.inputs_last > 0, self.tile.k_tile_steps * _STEP_BYTES + _COPY_BYTES, by_channel),
+        )
+
+    @cached_property
+    def stage_weight_bytes(self) -> int:
+        """Of the weights of a set's k-tile."""
+        return self.k_tile_channels * self.weight_pitch
 
     @cached_property
     def stage_bytes(self) -> int:
-        """Of a set's step."""
-        rows = where(self.tile.inputs_last > 0, 8 * self.position_tiles, self.step_channels)
-        return self.step_channels * self.weight_pitch + rows * self.input_pitch
+        """Of a stage of a set: of a k-tile, or of its inputs alone."""
+        rows = where(self.tile.inputs_last > 0, 8 * self.position_tiles, self.k_tile_channels)
+        return where(self.tile.resident > 0, 0, self.stage_weight_bytes) + rows * self.input_pitch
+
+    @cached_property
+    def resident_bytes(self) -> int:
+        """Of a set's weights where they are resident."""
+        return where(self.tile.resident > 0, self.set_k_tiles * self.stage_weight_bytes, 0)
 
     @cached_property
     def sums_pitch(self) -> int:
@@ -186,10 +214,18 @@ class Col2imShape:
 
     @cached_property
     def shared_bytes(self) -> int:
-        """Dynamic shared memory of a block: the stages or, in their place, the sums of all sets of warps."""
-        stages = self.tile.warps.splits * self.tile.stages * self.stage_bytes
-        sums = self.tile.warps.splits * self.row_tiles * 16 * self.sums_pitch * 4
-        return most(stages, sums)
+        """Dynamic shared memory of a block: what its sets have, with the sums in place of that or behind it."""
+        splits = self.tile.warps.splits
+        stages = splits * (self.resident_bytes + self.tile.stages * self.stage_bytes)
+        sums = splits * self.row_tiles * 16 * self.sums_pitch * 4
+        return where(self.tile.resident > 0, stages + sums, most(stages, sums))
+
+    # ---- outputs ----
+
+    @cached_property
+    def vector(self) -> int:
+        """Neighbouring outputs that are stored at once, where rows begin at multiples of that."""
+        return where((self.tile.resident > 0) & (self.tile.channels_last == 0), together(self.layer), 1)
 
     # ---- what a compiler and a GPU are expected to make of it; the kernel knows nothing of this ----
 
@@ -216,14 +252,28 @@ class Col2imShape:
         return most(1, least(least(by_registers, by_memory), _MOST_BLOCKS))
 
 
-def overlap(axis: Axis) -> int:
-    """Inputs that neighbouring block tiles have in common along an axis."""
-    return (axis.kernel - 1) * axis.dilation // axis.stride
+def together(layer: Layer) -> int:
+    """Neighbouring outputs of a position that a thread may store at once."""
+    return math.gcd(_COPY_BYTES, layer.stride[2] * layer.item_bytes) // layer.item_bytes
 
 
-def spans(axis: Axis, inputs: int, size: int, together: int = 1) -> int:
-    """Block tiles of `size` inputs along an axis of so many, each from a multiple of `together` on."""
-    own = size - overlap(axis)
+def overlap(axis: Axis, aligned: bool = False) -> int:
+    """Inputs that neighbouring block tiles have in common along an axis.
+
+    Args:
+        aligned: outputs of a position begin at a multiple of the stride.
+    """
+    moved = axis.padding % axis.stride if aligned else 0
+    return ((axis.kernel - 1) * axis.dilation - moved) // axis.stride - (-moved) // axis.stride
+
+
+def spans(axis: Axis, inputs: int, size: int, together: int = 1, shared: int | None = None) -> int:
+    """Block tiles of `size` inputs along an axis of so many, each from a multiple of `together` on.
+
+    Args:
+        shared: inputs that neighbouring ones have in common; by default as many as taps overlap.
+    """
+    own = size - (overlap(axis) if shared is None else shared)
     step = where(own < together, size, own // together * together)
     return 1 + most(0, ceil_div(inputs - size, step))
 

@@ -28,21 +28,24 @@ class Warps:
 class Col2imTile:
     """How a block shares the work.
 
-    A block has all taps of ``channels`` output channels. A set of warps has ``stages`` stages of 32 bytes of input
-    channels. Inputs of a channel are copied ``patch_positions`` at a time, which lie side by side. Of ``inputs_last``,
-    channels are copied instead, and those lie side by side. Of ``runs``, all positions of an image lie side by side,
-    and are copied from a multiple of 16 bytes on. Outputs are contiguous, or ``channels_last``. The compiler limits
-    registers so that ``blocks`` blocks fit on a multiprocessor.
+    A block has all taps of ``channels`` output channels. A set of warps has ``stages`` stages of ``k_tile_steps`` times
+    32 bytes of input channels. Inputs of a channel are copied ``patch_positions`` at a time, which lie side by side. Of
+    ``inputs_last``, channels are copied instead, and those lie side by side. Of ``runs``, all positions of an image lie
+    side by side, and are copied from a multiple of 16 bytes on. Outputs are contiguous, or ``channels_last``. A block
+    has one block tile or, with ``resident`` weights, one after the other; then ``stages`` are of inputs alone. The
+    compiler limits registers so that ``blocks`` blocks fit on a multiprocessor.
     """
 
     warps: Warps
     block_tile: BlockTile
     channels: int
+    k_tile_steps: int
     stages: int
     patch_positions: int
     runs: int
     inputs_last: int
     channels_last: int
+    resident: int
     blocks: int
 
     @property

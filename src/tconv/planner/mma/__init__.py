@@ -11,7 +11,7 @@ from tconv.planner.family import Candidates, Family, Ranked
 from tconv.planner.gpu import Gpu
 from tconv.planner.mma.candidates import candidates
 from tconv.planner.mma.launch import launch_traits
-from tconv.planner.mma.model import predict
+from tconv.planner.mma.model import MmaCost, predict
 from tconv.planner.mma.shape import MmaShape
 from tconv.planner.mma.tile import MmaTile
 from tconv.planner.numbers import length
@@ -49,6 +49,9 @@ class _Mma(Family[MmaTile]):
 
     def best(self, problem: Problem, gpu: Gpu, channels_last: bool = False) -> tuple[Ranked[MmaTile], int] | None:
         return _best(representative(problem), equivalent(problem), gpu, channels_last, together(problem))
+
+    def cost(self, problem: Problem, kernel: Kernel[MmaTile], gpu: Gpu) -> MmaCost:
+        return predict(problem, kernel.layer, kernel.tile, gpu)
 
     def runs(self, kernel: Kernel[MmaTile], problem: Problem) -> bool:
         strides = zip(kernel.layer.stride, problem.layer.stride, problem.input_size, strict=True)

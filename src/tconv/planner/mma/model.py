@@ -54,10 +54,9 @@ class Constants:
         resident_k_tile: the same of a k-tile where weights are resident.
         by_words: how much longer operands take of copied inputs, which come by words.
         product: how much longer everything takes, for each product more in a body than `_FEW_PRODUCTS`.
-        halves: the same of 16-bit types. It was not fitted to tiles of this family, but to which of two families is
-            faster: where tiles are measured for both, wgmma's was so on layers of which this model said otherwise.
         register: the same for each register more than `_FEW_REGISTERS`.
         one_block: how much longer everything takes in one block alone.
+        short_rows: bytes of memory that count beside each row of a block tile's inputs.
         norm: how sharply the largest limit rules.
         norm_of_one_block: the same where one block with resident weights goes through its block tiles alone.
         norm_of_memory: the same of memory beside all else, where several blocks have resident weights, and inputs that
@@ -66,37 +65,37 @@ class Constants:
         prepared: how often a byte that it writes counts.
     """
 
-    looped: float = 1.16
-    exact: float = 1.22
-    cache: float = 49.9
-    output_sector: float = 3.22
-    input_sector: float = 2.48
-    fragment: float = 4.75
-    load: float = 2.67
-    put: float = 7.32
-    copy: float = 0.76
-    output: float = 1.11
-    join: float = 2.39
-    place: float = 35.0
-    store: float = 3.06
-    part: float = 1.67
-    alone_products: float = 0.368
-    alone_instructions: float = 0.947
-    alone_power: float = 2.02
-    k_tile: float = 292
-    step: float = 1440
-    block: float = 7330
-    resident_k_tile: float = 786
-    by_words: float = 1.65
-    product: float = 0.000215
-    halves: float = 0.14
-    register: float = 0.0034
-    one_block: float = 0.184
-    norm: float = 9.5
-    norm_of_one_block: float = 2.29
-    norm_of_memory: float = 2.8
-    preparing: float = 3.4e-6
-    prepared: float = 1.36
+    looped: float = 1.23
+    exact: float = 1.14
+    cache: float = 79.8
+    output_sector: float = 3.64
+    input_sector: float = 2.69
+    fragment: float = 2.97
+    load: float = 3.13
+    put: float = 11.7
+    copy: float = 0.813
+    output: float = 2.15
+    join: float = 7.17
+    place: float = 22.7
+    store: float = 1.32
+    part: float = 0.634
+    alone_products: float = 0.152
+    alone_instructions: float = 1.18
+    alone_power: float = 1.51
+    k_tile: float = 189
+    step: float = 1250
+    block: float = 2440
+    resident_k_tile: float = 796
+    by_words: float = 1.61
+    product: float = 8.47e-05
+    register: float = 0.00117
+    one_block: float = 0.0807
+    short_rows: float = 16.0
+    norm: float = 3.17
+    norm_of_one_block: float = 2.6
+    norm_of_memory: float = 2.07
+    preparing: float = 5.4e-06
+    prepared: float = 0.813
 
 
 FITTED = Constants()
@@ -168,7 +167,6 @@ def predict(problem: Problem, layer: Layer, tile: MmaTile, gpu: Gpu, fitted: Con
     chain = waves * (rounds * shape.k_tiles * k_tile + fitted.block)
     slower = 1 + where(looped, 0.0, fitted.product * most(0, shape.body_products - _FEW_PRODUCTS))
     slower = slower + where(at_once == 1, fitted.one_block, 0.0)
-    slower = slower + (fitted.halves if layer.item_bytes == 2 else 0.0)
     slower = slower + fitted.register * most(0, shape.registers_wanted - _FEW_REGISTERS)
     norm = where(resident & (at_once == 1), fitted.norm_of_one_block, fitted.norm)
     others = (
@@ -178,7 +176,9 @@ def predict(problem: Problem, layer: Layer, tile: MmaTile, gpu: Gpu, fitted: Con
         chain / _CLOCK,
     )
     own = sum(limit**norm for limit in others) ** (1 / norm)
-    memory = (problem.bytes_moved + shape.weight_bytes) / gpu.copy_bandwidth
+    # Short rows of inputs come at less than the rate of a copy.
+    of_rows = 1 + fitted.short_rows / (tile.block_tile.columns * layer.item_bytes)
+    memory = (of_rows * problem.bytes_moved + shape.weight_bytes) / gpu.copy_bandwidth
     in_turn = resident & (tile.pipeline.copied == 0) & (at_once > 1)
     norm = where(in_turn, fitted.norm_of_memory, norm)
     together = (own**norm + memory**norm) ** (1 / norm)

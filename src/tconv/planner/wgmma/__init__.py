@@ -15,7 +15,7 @@ from tconv.planner.shifts import together
 from tconv.planner.sizes import representative
 from tconv.planner.wgmma.candidates import candidates
 from tconv.planner.wgmma.launch import launch_traits
-from tconv.planner.wgmma.model import predict
+from tconv.planner.wgmma.model import WgmmaCost, predict
 from tconv.planner.wgmma.shape import WgmmaShape
 from tconv.planner.wgmma.tile import WgmmaTile
 from tconv.problem import Layer, Precision, Problem
@@ -51,6 +51,9 @@ class _Wgmma(Family[WgmmaTile]):
 
     def best(self, problem: Problem, gpu: Gpu, channels_last: bool = False) -> tuple[Ranked[WgmmaTile], int] | None:
         return _best(representative(problem, _ALIGNED), gpu, channels_last, together(problem))
+
+    def cost(self, problem: Problem, kernel: Kernel[WgmmaTile], gpu: Gpu) -> WgmmaCost:
+        return predict(problem, kernel.layer, kernel.tile, gpu)
 
     def runs(self, kernel: Kernel[WgmmaTile], problem: Problem) -> bool:
         return problem.input_size[2] % kernel.tile.patch_columns == 0
