@@ -1,4 +1,4 @@
-"""Fits the constants of the planner's models to the tiles of benchmarks/results/tiles.json, or tiles-FAMILY.json.
+"""Fits the constants of the planner's models to the tiles of benchmarks/results/tiles.json and tiles-FAMILY.json.
 
     PYTHONPATH=src python3 benchmarks/fit.py --family mma
 
@@ -37,7 +37,10 @@ _MODELS: dict[str, ModuleType] = {
     "mma": mma_model,
     "wgmma": wgmma_model,
     "col2im": col2im_model,
+    "col2im-resident": col2im_model,
 }
+#: What has constants of its own within a family.
+_RESIDENT = "col2im-resident"
 #: Columns that are not of the tile.
 _NO_FIELDS = ("rank", "ms", "registers")
 #: Parts of the layers; constants are judged by each part after a fit to the others.
@@ -64,6 +67,9 @@ class Measured:
         """Seconds, by a model with these constants."""
         if family == "direct":
             return np.asarray(predict_direct(self.problem, self.tiles, gpu, constants).seconds)
+        if family == _RESIDENT:
+            cost = col2im_model.predict(self.problem, self.layer, self.tiles, gpu, resident=constants)
+            return np.broadcast_to(cost.seconds, self.seconds.shape)
         return np.asarray(_MODELS[family].predict(self.problem, self.layer, self.tiles, gpu, constants).seconds)
 
 
@@ -80,7 +86,7 @@ def measured(family: str, stored: Results) -> list[Measured]:
         columns = dict(zip(row["columns"].split(), values.T, strict=True))
         fields = {name: _field(column) for name, column in columns.items() if name not in _NO_FIELDS}
         layer = equivalent(problem) if family == "mma" else problem.layer
-        tiles = tile_of(FAMILIES[family].tile, fields)
+        tiles = tile_of(FAMILIES[family.removesuffix("-resident")].tile, fields)
         found.append(Measured(name, problem, layer, tiles, columns["ms"] / 1e3))
     return found
 
@@ -125,19 +131,21 @@ def fitted(layers: Sequence[Measured], family: str, start: Any, gpu: Gpu) -> Any
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--family", choices=list(_MODELS), required=True)
-    parser.add_argument("--tiles", metavar="NAME", help="the results to read, tiles-FAMILY or tiles unless given")
+    parser.add_argument("--tiles", metavar="NAME", help="the results to read, and no others")
     options = parser.parse_args()
     family = options.family
-    stored = load(options.tiles) if options.tiles else load(f"tiles-{family}") or load("tiles")
-    if stored is None:
+    names = [options.tiles] if options.tiles else ["tiles", f"tiles-{family.removesuffix('-resident')}"]
+    stored = [found for name in names if (found := load(name)) is not None]
+    layers = [one for found in stored for one in measured(family, found)]
+    if not layers:
         print("no tiles were measured: run benchmarks/tiles.py on a GPU", file=sys.stderr)
         return 2
-    gpu = Gpu.measured(stored["environment"]["gpu"])
+    (gpu_name,) = {found["environment"]["gpu"] for found in stored}
+    gpu = Gpu.measured(gpu_name)
     assert gpu is not None, "tiles are of a GPU whose rates are known"
-    layers = measured(family, stored)
-    start = _MODELS[family].FITTED
+    start = col2im_model.RESIDENT if family == _RESIDENT else _MODELS[family].FITTED
     count = sum(len(one.seconds) for one in layers)
-    print(f"{family}: {count} tiles of {len(layers)} layers, {stored['environment']['gpu']}")
+    print(f"{family}: {count} tiles of {len(layers)} layers, {gpu_name}")
     kept = [regret([one], family, start, gpu) for one in layers]
     refitted = np.ones(len(layers))
     for part in range(_PARTS):

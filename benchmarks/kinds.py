@@ -10,7 +10,8 @@ from __future__ import annotations
 import sys
 from functools import partial
 
-from layers import layer, measured
+import torch
+from layers import compile_ahead, layer, measured
 from results import Results
 from runs import measure_missing, parser
 
@@ -95,11 +96,10 @@ def main() -> int:
     parsed = parser(__doc__)
     parsed.add_argument("--quick", action="store_true", help="one draw, no awkward inputs, PyTorch's default alone")
     options = parsed.parse_args()
-    wanted = {
-        f"{kind}: {name}": partial(measured, each, options.quick, None)
-        for kind, layers in kinds().items()
-        for name, each in layers.items()
-    }
+    listed = {f"{kind}: {name}": each for kind, layers in kinds().items() for name, each in layers.items()}
+    if torch.cuda.is_available():
+        compile_ahead((each for name, each in listed.items() if options.only in name), None)
+    wanted = {name: partial(measured, each, options.quick, None) for name, each in listed.items()}
     return measure_missing("kinds", wanted, options)
 
 

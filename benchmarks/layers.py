@@ -11,7 +11,7 @@ takes the layers with groups or few channels in another memory format or type, a
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -29,12 +29,13 @@ from tconv.evaluation.precision import Wanted
 from tconv.evaluation.reference import Operands
 from tconv.evaluation.stopwatch import CudaClock
 from tconv.evaluation.timing import Call, Measured, interleave, quantile
-from tconv.jit.loader import gpu_of
-from tconv.planner import FAMILIES, floor_seconds
+from tconv.jit.loader import compile_kernel, gpu_of
+from tconv.planner import FAMILIES, Unplannable, choose, floor_seconds
 from tconv.planner.choice import why_pytorch
 from tconv.planner.plan import tile_fields
 from tconv.precision import allows_tf32, of_kind, question_of
 from tconv.problem import Layer, Precision, Problem, Triple
+from tconv.tuning.compilers import compilers
 
 _PRECISION: dict[str, Precision] = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
 _OURS = (tconv.conv_transpose1d, tconv.conv_transpose2d, tconv.conv_transpose3d)
@@ -230,18 +231,37 @@ def measured(case: Results, quick: bool, variant: str | None) -> Results:
     return measure(case | {"floor_ms": permitted_floor_ms(problem_of(case))}, quick, variant)
 
 
+def compile_ahead(listed: Iterable[Results], variant: str | None) -> None:
+    """Compiles the library's kernels for these lines of cases.json side by side, so that measuring need not wait."""
+    gpu = gpu_of(torch.cuda.current_device())
+    last = variant == "channels_last"
+    with compilers() as pool:
+        waiting = []
+        for case in listed:
+            try:
+                plan = choose(question_of(problem_of(case), gpu, allows_tf32(), last), gpu)
+            except Unplannable:
+                continue
+            waiting.append(pool.submit(compile_kernel, plan.kernel, gpu.arch))
+        for each in waiting:
+            each.result()
+
+
 def main() -> int:
     parsed = parser(__doc__)
     parsed.add_argument("--variant", choices=VARIANTS, help="another memory format or type")
     parsed.add_argument("--name", help="of the file in benchmarks/results")
     parsed.add_argument("--quick", action="store_true", help="one draw, no awkward inputs, PyTorch's default alone")
     options = parsed.parse_args()
-    wanted = {
-        name: partial(measured, case, options.quick, options.variant)
+    listed = {
+        name: case
         for name, plain in cases().items()
         if not options.variant or kind(plain) != KINDS[-1]
         if (case := varied(plain, options.variant)) is not None
     }
+    if torch.cuda.is_available():
+        compile_ahead((case for name, case in listed.items() if options.only in name), options.variant)
+    wanted = {name: partial(measured, case, options.quick, options.variant) for name, case in listed.items()}
     name = options.name or (f"layers-{options.variant}" if options.variant else "layers")
     return measure_missing(name, wanted, options)
 

@@ -1,30 +1,35 @@
 """Where the time of a kernel goes: stamps of a block's clock, written by a build of the kernel with stamps in its text.
 
-    PYTHONPATH=src python3 benchmarks/stamps.py [--only TEXT] [--family col2im]
+    PYTHONPATH=src python3 benchmarks/stamps.py [--only TEXT] [--kind col2im-resident]
 
-For small layers of benchmarks/kinds.py. Prints the nanoseconds from stamp to stamp of one warp a block: the median over
-blocks, and that of the slowest block. The GPU's L2 cache is cold before each launch, as it is where layers are timed.
+For small layers of benchmarks/kinds.py or, with --only, of cases.json, too. Prints the nanoseconds from stamp
+to stamp of one warp a block: the median over blocks, and that of the slowest block. The GPU's L2 cache is cold before
+each launch, as it is where layers are timed.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import torch
 from kinds import kinds
-from layers import as_pytorch_rounds, problem_of
+from layers import problem_of
+from results import cases
 
 from tconv.evaluation.draws import draw
 from tconv.jit.compile import compile_source
-from tconv.jit.loader import Launcher, gpu_of, load
+from tconv.jit.loader import Launcher, gpu_of, load_all
 from tconv.jit.toolchain import driver
 from tconv.kernels.source import header_files, unit
 from tconv.planner import FAMILIES
 from tconv.planner.choice import replan
 from tconv.planner.plan import tile_fields
+from tconv.precision import allows_tf32, question_of
 
 _MOST_BLOCKS, _STAMPS, _LAUNCHES = 16384, 16, 7
 _DEVICE = """#pragma once
@@ -36,92 +41,206 @@ __device__ __forceinline__ void tconv_stamp(int number) {{
   tconv_stamps[blockIdx.x][number] = now;
 }}
 """
-#: Of a family: its file, and its stamps: a name, the text that is looked for, and whether the stamp stands behind that.
-STAMPED = {
+#: A stamp: its name, the text that is looked for, whether the stamp stands behind that, and when it is taken.
+Stamp = tuple[str, str, bool, str]
+_FIRST_TILE = "if (number == static_cast<int>(blockIdx.x) / Shape::weight_sets) "
+_ONCE = "if (!stamped) "
+#: The end of the first tile: later ones take no stamps.
+_END = "  stamped = true;\n"
+#: Of a kind of kernel: its family, its file and its stamps in the order of the text.
+STAMPED: dict[str, tuple[str, str, tuple[Stamp, ...]]] = {
     "col2im": (
+        "col2im",
         "col2im/col2im.cuh",
         (
-            ("first instruction", "  TCONV_SHARED(shared);\n", True),
-            ("places known", "  unsigned char* const stages = ", False),
-            ("all asked for", "    if (step >= 0) {\n", True),
-            ("first step there", "none reads the one before any more\n", True),
-            ("last product", "  float* const sums = reinterpret_cast", False),
-            ("sums met", "  const Epilogue<Layer, Program> epilogue{", False),
-            ("last store", "  outputs.store();\n", True),
+            ("first instruction", "  TCONV_SHARED(shared);\n", True, ""),
+            ("places known", "  unsigned char* const resident = ", False, ""),
+            ("all asked for", "      if (step >= 0) {\n", True, "if (step == 0) "),
+            ("first step there", "      copies.begin(ahead < Shape::set_k_tiles,", False, "if (step == 0) "),
+            ("last product", "    __syncthreads();  // nobody reads a stage any more\n", False, ""),
+            ("sums met", "    const BlockTilePosition first = block_tiles.first_input(numbers);\n", False, ""),
+            ("last store", "    outputs.store();\n", True, ""),
+        ),
+    ),
+    "col2im-resident": (
+        "col2im",
+        "col2im/col2im.cuh",
+        (
+            ("first instruction", "  TCONV_SHARED(shared);\n", True, ""),
+            ("weights asked for", "  copies.begin_resident(resident);\n", True, ""),
+            (
+                "inputs asked for",
+                "    col2im_clear<Layer, Tile>(accumulators);\n#pragma unroll 1\n    for (int k_tile",
+                False,
+                _FIRST_TILE,
+            ),
+            (
+                "first k-tile there",
+                "      ask();\n      const unsigned char* const weights",
+                False,
+                f"if (k_tile == 0) {_FIRST_TILE}",
+            ),
+            (
+                "last product of the first tile",
+                "    // Nobody reads the sums of the block tile before",
+                False,
+                _FIRST_TILE,
+            ),
+            ("its sums met", "    const BlockTilePosition first = block_tiles.first_position(", False, _FIRST_TILE),
+            ("it is stored", "    positions.store();\n", True, _FIRST_TILE),
+            ("last store", "    positions.store();\n", True, ""),
+        ),
+    ),
+    "wgmma": (
+        "wgmma",
+        "wgmma/wgmma.cuh",
+        (
+            ("first instruction", "  TCONV_SHARED(shared);\n", True, ""),
+            (
+                "weights are prepared",
+                "wait_for_kernel_before();  // that kernel may still write where outputs go\n",
+                True,
+                "",
+            ),
+            ("", "  bool read = false;", False, "bool stamped = false, weighed = false;\n"),
+            ("first inputs there", "      inputs.wait_full();\n", True, f"if (k_tile == 0) {_ONCE}"),
+            (
+                "first weights there",
+                "        if (batch == 0) weights.wait_full();\n",
+                True,
+                "if (batch == 0 && !weighed) weighed = true, ",
+            ),
+            (
+                "last product of the first tile",
+                "    products.template wait<0>();\n    __syncwarp();\n    give_back(weights.stage());",
+                False,
+                _ONCE,
+            ),
+            # Each stands before the one above.
+            ("last store", "          .store(has_taps);\n", True, ""),
+            ("", "          .store(has_taps);\n", True, "consumer.stamped = true;\n"),
+            ("it is stored", "          .store(has_taps);\n", True, "if (!consumer.stamped) "),
+        ),
+    ),
+    "mma": (
+        "mma",
+        "mma/mma.cuh",
+        (
+            ("first instruction", "  TCONV_SHARED(shared);\n", True, ""),
+            ("inputs asked for", "  ask(0, 1, 0);\n\n", True, ""),
+            ("weights are prepared", "  wait_for_kernel_before();  // that kernel prepares the weights\n", True, ""),
+            ("", "  do {\n    mma_clear<Layer, Tile>(accumulators);", False, "bool stamped = false;\n"),
+            (
+                "first weights and inputs there",
+                "        __syncthreads();\n        if (Shape::input_parts == 0",
+                False,
+                f"if (k_tile == 0 && shift_group == 0) {_ONCE}",
+            ),
+            (
+                "last product of the first tile",
+                "    if (!Tile::Pipeline::resident)\n      __syncthreads();",
+                False,
+                _ONCE,
+            ),
+            ("it is stored", "    number += block_tiles_together;\n", False, _ONCE),
+            ("", "    number += block_tiles_together;\n", False, _END),
+            ("last store", "    number += block_tiles_together;\n", False, ""),
         ),
     ),
 }
+#: Of families whose weights are prepared: the file, and behind what that kernel takes its stamp.
+_PREPARING = {family: (f"{family}/weights.cuh", "  let_next_kernel_begin();\n") for family in ("mma", "wgmma")}
+_OF_PREPARING = _STAMPS - 1
 
 
-def stamped_headers(family: str, folder: Path) -> list[str]:
+def stamped_headers(kind: str, folder: Path) -> list[str]:
     """Writes the headers with stamps to a folder; the names of the stamps."""
-    name, places = STAMPED[family]
+    family, name, stamps = STAMPED[kind]
+    preparing, anchor = _PREPARING.get(family, ("", ""))
+    names = [what for what, *_ in stamps if what]
     for header, path in header_files().items():
         text = path.read_text(encoding="utf-8")
         if header == name:
-            for number, (what, anchor, behind) in enumerate(places):
-                before, found, after = text.rpartition(anchor)
-                if not found:
-                    raise SystemExit(f"{name} has no {anchor!r} for the stamp {what!r}")
-                once = "if (step == 0) " if anchor.startswith(("    if (step", "none reads")) else ""
-                call = f"  {once}tconv_stamp({number});\n"
-                text = before + (found + call if behind else call + found) + after
+            for what, found, behind, when in stamps:
+                text = _inserted(text, found, behind, f"  {when}tconv_stamp({names.index(what)});\n" if what else when)
+        if header == preparing:
+            text = _inserted(text, anchor, True, f"  tconv_stamp({_OF_PREPARING});\n")
+        if header == "primitives/language.cuh":
             text = text.replace("#pragma once\n", _DEVICE.format(blocks=_MOST_BLOCKS, stamps=_STAMPS))
         (folder / header).parent.mkdir(parents=True, exist_ok=True)
         (folder / header).write_text(text, encoding="utf-8")
-    return [what for what, _, _ in places]
+    return names
 
 
-def measure(name: str, case: dict, family: str, rank: int) -> None:
+def _inserted(text: str, anchor: str, behind: bool, inserted: str) -> str:
+    """The text with something before or behind the last place of `anchor`."""
+    before, found, after = text.rpartition(anchor)
+    if not found:
+        raise SystemExit(f"the headers have no {anchor!r} any more")
+    return before + (found + inserted if behind else inserted + found) + after
+
+
+def measure(name: str, case: dict, kind: str, rank: int) -> None:
     gpu = gpu_of(torch.cuda.current_device())
-    problem = as_pytorch_rounds(problem_of(case))
+    family = STAMPED[kind][0]
+    problem = question_of(problem_of(case), gpu, allows_tf32()).problem_of(family)
     considered = FAMILIES[family].considered(problem, gpu)
     if considered is None:
         return
-    kernel = considered.first(rank + 1)[rank].kernel
-    plan = replan(problem, kernel, gpu)
+    found = (considered[int(place)].kernel for place in considered.order())
+    own = (k for k in found if family != "col2im" or k.tile.resident == kind.endswith("resident"))
+    kernel = next(itertools.islice(own, rank, None), None)
+    plan = kernel and replan(problem, kernel, gpu)
     if plan is None:
         return
     with tempfile.TemporaryDirectory() as folder:
-        names = stamped_headers(family, Path(folder))
+        names = stamped_headers(kind, Path(folder))
         compiled = compile_source(unit(plan.kernel), gpu.arch, name="tconv_kernel", headers=Path(folder))
     operands = draw(problem, torch.device("cuda"), seed=0)
-    loaded = load(compiled.cubin, "tconv_kernel", plan.shared_bytes, 0)
-    library = driver().cuKernelGetLibrary(loaded.handle)[1]
-    address = driver().cuLibraryGetGlobal(library, b"tconv_stamps")[1]
-    launch = Launcher(loaded, plan, 0)
+    loaded, preparing, of_inputs = load_all(plan, compiled.cubin, 0)
+    launch = Launcher(loaded, plan, 0, preparing, of_inputs)
     y = torch.empty(problem.output_shape, dtype=operands.x.dtype, device="cuda")
     bias = 0 if operands.bias is None else operands.bias.data_ptr()
     flush = torch.empty(2**28, dtype=torch.uint8, device="cuda")
-    host = torch.empty(_MOST_BLOCKS * _STAMPS, dtype=torch.int64)
     blocks = min(plan.grid, _MOST_BLOCKS)
     rows: list[list[float]] = []
     for _ in range(_LAUNCHES):
         flush.zero_()
         launch(operands.x.data_ptr(), operands.weight.data_ptr(), bias, y.data_ptr())
         torch.cuda.synchronize()
-        driver().cuMemcpyDtoH(host.data_ptr(), address, host.numel() * 8)
-        stamps = host.view(_MOST_BLOCKS, _STAMPS)[:blocks, : len(names)].double()
+        stamps = _stamps_of(loaded)[:blocks]
         begin = stamps[:, 0].min()
-        rows.append(
-            [float((stamps[:, i] - begin).median()) for i in range(len(names))] + [float((stamps - begin).max())]
-        )
+        if preparing is not None:
+            begun = _stamps_of(preparing)[:, _OF_PREPARING]
+            begin = begun[begun > 0].min()
+        stamps = stamps[:, : len(names)] - begin
+        rows.append([float(stamps[:, i].median()) for i in range(len(names))] + [float(stamps.max())])
     medians = [statistics.median(column) for column in zip(*rows[2:], strict=True)]
     tile = " ".join(str(value) for _, value in tile_fields(plan.kernel.tile))
     print(f"{name}: {plan.grid} blocks, tile {tile}, {compiled.registers} registers, {len(compiled.cubin)} bytes")
-    for what, nanoseconds in zip([*names, "last of all blocks"], medians, strict=True):
+    of_stamps = sorted(zip(medians, [*names, "last of all blocks"], strict=True), key=lambda pair: pair[0])
+    for nanoseconds, what in of_stamps:
         print(f"    {nanoseconds / 1e3:6.2f} us  {what}", flush=True)
+
+
+def _stamps_of(kernel: Any) -> torch.Tensor:
+    """The stamps of a kernel's library, by block."""
+    host = torch.empty(_MOST_BLOCKS * _STAMPS, dtype=torch.int64)
+    library = driver().cuKernelGetLibrary(kernel.handle)[1]
+    address = driver().cuLibraryGetGlobal(library, b"tconv_stamps")[1]
+    driver().cuMemcpyDtoH(host.data_ptr(), address, host.numel() * 8)
+    return host.view(_MOST_BLOCKS, _STAMPS).double()
 
 
 def main() -> None:
     parsed = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parsed.add_argument("--only", default="", metavar="TEXT", help="only layers whose name contains this")
-    parsed.add_argument("--family", default="col2im", choices=list(STAMPED))
+    parsed.add_argument("--only", action="append", metavar="TEXT", help="only layers whose name contains one of these")
+    parsed.add_argument("--kind", default="col2im", choices=list(STAMPED))
     parsed.add_argument("--rank", type=int, default=0, help="of the tile in the model's ranking")
     options = parsed.parse_args()
-    for name, case in kinds()["small"].items():
-        if options.only in name:
-            measure(name, case, options.family, options.rank)
+    for name, case in (kinds()["small"] | (cases() if options.only else {})).items():
+        if not options.only or any(text in name for text in options.only):
+            measure(name, case, options.kind, options.rank)
 
 
 if __name__ == "__main__":
