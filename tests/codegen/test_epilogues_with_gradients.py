@@ -468,6 +468,9 @@ def test_distributed_data_parallel(made: Made, tmp_path: Path) -> None:
             for _ in range(2):
                 weighted(parallel(*given)).backward()
             found.append([each.grad for each in module.parameters()])
+            # Its reducer must not be the last to hold the group: that waits for threads which may want the interpreter.
+            del parallel
+            gc.collect()
     finally:
         torch.distributed.destroy_process_group()
     assert_close(*found, 1e-9)
