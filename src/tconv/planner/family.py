@@ -117,8 +117,8 @@ class Family(ABC, Generic[Tile]):
         """Whether a kernel that was planned for a layer at some sizes runs `problem`, of the same layer."""
 
     @abstractmethod
-    def reasons(self, problem: Problem, best: Ranked[Tile], tried: int) -> tuple[str, ...]:
-        """Why the best of so many tiles is what it is, a line each."""
+    def reasons(self, problem: Problem, kernel: Kernel[Tile]) -> tuple[str, ...]:
+        """What a kernel does with a problem, and why its tile is what it is, a line each."""
 
     def too_long(self, problem: Problem, positions: int) -> str | None:
         """Why coordinates do not fit into 32 bits; None if they do.
@@ -157,14 +157,20 @@ class Family(ABC, Generic[Tile]):
         if found is None:
             raise Unplannable(f"no tile of the {self.name} family fits into shared memory")
         best, tried = found
-        best = replace(best, kernel=self._at(problem, best.kernel))
-        plan = self.plan_with(problem, best.kernel, gpu, self.reasons(problem, best, tried))
+        kernel = self._at(problem, best.kernel)
+        cost = self.cost(problem, kernel, gpu)
+        reasons = self.reasons(problem, kernel)
+        if tried > 1:
+            limits = ", ".join(f"{name} {seconds * 1e3:.3f}" for name, seconds in cost.limits.items())
+            predicted = f"{cost.seconds * 1e3:.3f} ms for this one ({limits})"
+            reasons += (f"first of {tried} tiles by the model, for sizes like this one; {predicted}",)
+        plan = self.plan_with(problem, kernel, gpu, reasons)
         if plan.shared_bytes > gpu.shared_bytes_per_block:
             raise Unplannable(
                 f"the {self.name} family would need {plan.shared_bytes} bytes of shared memory a block; "
                 f"{gpu.name} has {gpu.shared_bytes_per_block}"
             )
-        return replace(plan, predicted_seconds=float(self.cost(problem, plan.kernel, gpu).seconds))
+        return replace(plan, predicted_seconds=float(cost.seconds))
 
     def plan_with(self, problem: Problem, kernel: Kernel[Tile], gpu: Gpu, reasons: tuple[str, ...] = ()) -> Plan:
         """The plan that runs `kernel`, whose layer must compute `problem`, on `gpu`.

@@ -81,8 +81,8 @@ class Plan:
 
     `preparation` is the launch before it, of the same unit's function ``NAME_weights``; None where the kernel takes the
     weights as they are. `inputs` is the one before that, of ``NAME_inputs``; None where the kernel takes the inputs as
-    they are. `predicted_seconds` says how long the family's model takes all of it for, at sizes like these
-    (`representative`); None where the tile was measured instead.
+    they are. `predicted_seconds` says how long the family's model takes all of it for; None where the tile was
+    measured instead.
     """
 
     problem: Problem

@@ -1,4 +1,4 @@
-"""The `col2im` family: layers of few positions, as one product of matrices and sums of its results, from sm_80 on."""
+"""The `col2im` family, from sm_80 on: layers of few positions or few output channels, as one product and sums of it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOST_TAPS = 256
 #: Input channels of a group from which on the family pays.
 _LEAST_CHANNELS = 32
 #: Of a block tile along an axis.
-_MOST_POSITIONS = 256
+_MOST_POSITIONS = 512
 
 
 class _Col2im(Family[Col2imTile]):
@@ -58,18 +58,16 @@ class _Col2im(Family[Col2imTile]):
     def reads_channels_last(self, kernel: Kernel[Col2imTile]) -> bool:
         return bool(kernel.tile.channels_last)
 
-    def reasons(self, problem: Problem, best: Ranked[Col2imTile], tried: int) -> tuple[str, ...]:
-        layer, tile = best.kernel.layer, best.kernel.tile
+    def reasons(self, problem: Problem, kernel: Kernel[Col2imTile]) -> tuple[str, ...]:
+        layer, tile = kernel.layer, kernel.tile
         own, block_tile = Col2imShape(layer, tile), tile.block_tile
-        limits = ", ".join(f"{name} {seconds * 1e3:.3f}" for name, seconds in best.cost.limits.items())
         return (
             f"a block has {own.taps} taps of {tile.channels} output channels: {own.block_rows} rows",
             f"a block tile of {block_tile.images} x {block_tile.depths} x {block_tile.rows} x {block_tile.columns} "
             "inputs (images, slabs, rows, columns)",
-            f"{tile.warps.splits} sets of {tile.warps.high} x {tile.warps.wide} warps (rows, positions) share "
+            f"sets of warps: {tile.warps.splits} of {tile.warps.high} x {tile.warps.wide} (rows, positions) share "
             f"{own.k_tiles} k-tiles of {own.k_tile_channels} input channels; {own.stages_ahead} are asked for at once"
             + (", weights are resident" if tile.resident else f", of {own.set_k_tiles}"),
-            f"first of {tried} tiles by the model, for sizes like these: {best.seconds * 1e3:.3f} ms ({limits})",
         )
 
 

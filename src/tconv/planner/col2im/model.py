@@ -105,10 +105,12 @@ def predict(
     resident: ResidentConstants = RESIDENT,
 ) -> Col2imCost:
     """The cost of `problem` by a kernel of `layer` with `tile`, or with many tiles, on `gpu`."""
-    at_once = _at_once(problem, layer, tile, gpu, fitted)
     if nowhere(tile.resident > 0):
-        return at_once
+        return _at_once(problem, layer, tile, gpu, fitted)
     streamed = _resident(problem, layer, tile, gpu, resident)
+    if nowhere(tile.resident == 0):
+        return streamed
+    at_once = _at_once(problem, layer, tile, gpu, fitted)
     both = zip(vars(at_once).items(), vars(streamed).values(), strict=True)
     return Col2imCost(**{name: where(tile.resident > 0, theirs, own) for (name, own), theirs in both})
 
@@ -154,15 +156,13 @@ def _resident(problem: Problem, layer: Layer, tile: Col2imTile, gpu: Gpu, fitted
     outputs = tile.channels * shape.positions * math.prod(layer.stride) / 32 / shape.vector
     weights = steps * shape.step_channels * shape.block_rows * layer.item_bytes / shape.weight_copy / shape.threads
     tiles = shape.warp_row_tiles * shape.warp_position_tiles
+    chain = fitted.block_tile + shape.set_k_tiles * fitted.k_tile + shape.set_steps * fitted.chain * tiles
     all_turns = at_once * turns / _CLOCK
     parts = (
         all_turns * fitted.copy * copies,
         all_turns * (fitted.product * products + fitted.operand * operands),
         all_turns * (fitted.result * results + fitted.output * outputs),
-        waves
-        * turns
-        * (fitted.block_tile + (shape.set_k_tiles * fitted.k_tile + shape.set_steps * fitted.chain * tiles))
-        / _CLOCK,
+        waves * turns * chain / _CLOCK,
         fitted.memory * problem.bytes_moved / gpu.copy_bandwidth,
     )
     limits = (parts[0] + parts[1] + parts[2], parts[3], parts[4])

@@ -46,8 +46,8 @@ class _Direct(Family[DirectTile]):
     def runs(self, kernel: Kernel[DirectTile], problem: Problem) -> bool:
         return True
 
-    def reasons(self, problem: Problem, best: Ranked[DirectTile], tried: int) -> tuple[str, ...]:
-        layer, tile = problem.layer, best.kernel.tile
+    def reasons(self, problem: Problem, kernel: Kernel[DirectTile]) -> tuple[str, ...]:
+        layer, tile = problem.layer, kernel.tile
         own = DirectShape(layer, tile)
         width = layer.axes[2]
         positions = math.prod(axis.positions(size) for axis, size in zip(layer.axes, problem.output_size, strict=True))
@@ -66,12 +66,7 @@ class _Direct(Family[DirectTile]):
             lines.append(f"inputs of {own.tile_rows} x {columns} positions pass through shared memory in stages")
         if tile.splits > 1:
             lines.append(f"{tile.splits} sets of warps share the input channels")
-        if tried > 1:
-            limits = ", ".join(f"{name} {seconds * 1e3:.3f}" for name, seconds in best.cost.limits.items())
-            lines.append(
-                f"first of {tried} tiles by the model, for sizes like these: {best.seconds * 1e3:.3f} ms ({limits})"
-            )
-        return (*lines, *(["64-bit positions"] if best.kernel.wide_index else []))
+        return (*lines, *(["64-bit positions"] if kernel.wide_index else []))
 
 
 @lru_cache(maxsize=1024)

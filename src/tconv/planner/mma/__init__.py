@@ -61,11 +61,10 @@ class _Mma(Family[MmaTile]):
     def reads_channels_last(self, kernel: Kernel[MmaTile]) -> bool:
         return bool(kernel.tile.channels_last)
 
-    def reasons(self, problem: Problem, best: Ranked[MmaTile], tried: int) -> tuple[str, ...]:
-        layer, tile = best.kernel.layer, best.kernel.tile
+    def reasons(self, problem: Problem, kernel: Kernel[MmaTile]) -> tuple[str, ...]:
+        layer, tile = kernel.layer, kernel.tile
         own, warps, block_tile = MmaShape(layer, tile), tile.warps, tile.block_tile
         with_taps = own.fragments_with_taps / (own.shifts * own.block_row_tiles)
-        limits = ", ".join(f"{name} {seconds * 1e3:.3f}" for name, seconds in best.cost.limits.items())
         return (
             f"{own.phase_tiles} tiles of 16 rows hold {math.prod(layer.stride)} phases of "
             f"{tile.channels} output channels; {own.row_blocks} blocks share the positions of a block tile",
@@ -80,7 +79,6 @@ class _Mma(Family[MmaTile]):
                 if tile.pipeline.copied
                 else "inputs on their way in registers"
             ),
-            f"first of {tried} tiles by the model, for sizes like these: {best.seconds * 1e3:.3f} ms ({limits})",
         )
 
 

@@ -66,10 +66,9 @@ class _Wgmma(Family[WgmmaTile]):
             return None
         return InputPreparation(traits.input_blocks, self.preparing_threads, traits.input_shared_bytes)
 
-    def reasons(self, problem: Problem, best: Ranked[WgmmaTile], tried: int) -> tuple[str, ...]:
-        layer, tile = best.kernel.layer, best.kernel.tile
+    def reasons(self, problem: Problem, kernel: Kernel[WgmmaTile]) -> tuple[str, ...]:
+        layer, tile = kernel.layer, kernel.tile
         own, block_tile = WgmmaShape(layer, tile), tile.block_tile
-        limits = ", ".join(f"{name} {seconds * 1e3:.3f}" for name, seconds in best.cost.limits.items())
         stacked = (
             f"stacked, so that {own.row_visits} shifts share their inputs" if tile.stacked else "one behind another"
         )
@@ -85,7 +84,6 @@ class _Wgmma(Family[WgmmaTile]):
             f"{tile.position_tiles} tiles of 64 positions for each of two warpgroups, {stacked}",
             f"{own.visits} visits to each of {own.k_tiles} k-tiles of {own.k_tile_channels} channels; "
             f"{tile.input_stages} stages of inputs, {kind}, and {weights}",
-            f"first of {tried} tiles by the model, for sizes like these: {best.seconds * 1e3:.3f} ms ({limits})",
         )
 
 
