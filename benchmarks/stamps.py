@@ -55,8 +55,8 @@ STAMPED: dict[str, tuple[str, str, tuple[Stamp, ...]]] = {
         (
             ("first instruction", "  TCONV_SHARED(shared);\n", True, ""),
             ("places known", "  unsigned char* const resident = ", False, ""),
-            ("all asked for", "      if (step >= 0) {\n", True, "if (step == 0) "),
-            ("first step there", "      copies.begin(ahead < Shape::set_k_tiles,", False, "if (step == 0) "),
+            ("all asked for", "      if (k_tile >= 0) {\n", True, "if (k_tile == 0) "),
+            ("first k-tile there", "      copies.begin(ahead < Shape::set_k_tiles,", False, "if (k_tile == 0) "),
             ("last product", "    __syncthreads();  // nobody reads a stage any more\n", False, ""),
             ("sums met", "    const BlockTilePosition first = block_tiles.first_input(numbers);\n", False, ""),
             ("last store", "    outputs.store();\n", True, ""),
@@ -76,7 +76,7 @@ STAMPED: dict[str, tuple[str, str, tuple[Stamp, ...]]] = {
             ),
             (
                 "first k-tile there",
-                "      ask();\n      const unsigned char* const weights",
+                "      ask();\n      multiply_k_tile(resident",
                 False,
                 f"if (k_tile == 0) {_FIRST_TILE}",
             ),
@@ -180,7 +180,7 @@ def _inserted(text: str, anchor: str, behind: bool, inserted: str) -> str:
     return before + (found + inserted if behind else inserted + found) + after
 
 
-def measure(name: str, case: dict, kind: str, rank: int) -> None:
+def measure(name: str, case: dict, kind: str, rank: int, tile: list[int] | None) -> None:
     gpu = gpu_of(torch.cuda.current_device())
     family = STAMPED[kind][0]
     problem = question_of(problem_of(case), gpu, allows_tf32()).problem_of(family)
@@ -189,7 +189,9 @@ def measure(name: str, case: dict, kind: str, rank: int) -> None:
         return
     found = (considered[int(place)].kernel for place in considered.order())
     own = (k for k in found if family != "col2im" or k.tile.resident == kind.endswith("resident"))
-    kernel = next(itertools.islice(own, rank, None), None)
+    if tile:
+        own = (k for k in own if [value for _, value in tile_fields(k.tile)] == tile)
+    kernel = next(itertools.islice(own, 0 if tile else rank, None), None)
     plan = kernel and replan(problem, kernel, gpu)
     if plan is None:
         return
@@ -237,10 +239,12 @@ def main() -> None:
     parsed.add_argument("--only", action="append", metavar="TEXT", help="only layers whose name contains one of these")
     parsed.add_argument("--kind", default="col2im", choices=list(STAMPED))
     parsed.add_argument("--rank", type=int, default=0, help="of the tile in the model's ranking")
+    parsed.add_argument("--tile", metavar="N,N,...", help="the numbers of another of its tiles")
     options = parsed.parse_args()
+    tile = [int(number) for number in options.tile.split(",")] if options.tile else None
     for name, case in (kinds()["small"] | (cases() if options.only else {})).items():
         if not options.only or any(text in name for text in options.only):
-            measure(name, case, options.kind, options.rank)
+            measure(name, case, options.kind, options.rank, tile)
 
 
 if __name__ == "__main__":

@@ -78,7 +78,7 @@ def test_a_block_tile_that_reaches_beyond_the_outputs_computes_there_too() -> No
 
 
 def test_a_pass_that_is_saved_speaks_for_the_kernel() -> None:
-    alone = Question(problem_of(cases()["rvc-v2-48k-nsf-hifigan-ups-0"]))
+    alone = Question(replace(problem_of(cases()["rvc-v2-48k-nsf-hifigan-ups-0"]), batch=2))
     behind = replace(alone, problem=with_program(alone.problem, "max(y, 0)"))
     assert why_pytorch(alone, choose(alone, OTHER), OTHER) is not None
     assert why_pytorch(behind, choose(behind, OTHER), OTHER) is None

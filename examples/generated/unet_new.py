@@ -88,7 +88,7 @@ def _has_sm_90a(capability):
     return capability == (9, 0) and int((torch.version.cuda or "0").partition(".")[0]) >= 12
 
 def _runs_on(kernel, gpu):
-    if kernel.family == "wgmma":
+    if kernel.family in ("wgmma", "col2im_wgmma"):
         return _has_sm_90a(gpu.capability)
     if kernel.family in ("mma", "col2im"):
         return gpu.capability >= (8, 0) and kernel.shared_bytes <= gpu.shared_bytes
@@ -305,7 +305,7 @@ def _define(space):
     return defined
 
 # torch.compile and dispatch modes see a call as this one operator. Its namespace has the digest of this file.
-_OPERATOR = _define("tconv_bc4f8c20e2b546b0")
+_OPERATOR = _define("tconv_98c504038f015641")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # modules keep their options like this
@@ -953,14 +953,14 @@ TCONV_DEVICE void give_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u
 
 // The instruction for `Rows` rows of the second factor, PTX's N.
 template <class Factor, int Rows> struct WarpgroupProduct;
-#define TCONV_WARPGROUP_PRODUCT(element, shape, type, transposed, octets, a0, a1, a2, a3, b)                         \
+#define TCONV_WARPGROUP_PRODUCT(element, shape, type, transposed, octets, a0, a1, a2, a3, b)                     \
   template <>                                                                                                    \
   struct WarpgroupProduct<element, 16 * octets> {                                                                \
     static TCONV_DEVICE void add(float (&accumulators)[8 * octets], const unsigned (&a)[4],                      \
                                  unsigned long long factor) {                                                    \
       asm volatile("{ .reg .pred adds; setp.eq.b32 adds, 0, 0; wgmma.mma_async.sync.aligned." shape ".f32." type \
                    "." type " {" TCONV_NUMBERS_##octets "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #b      \
-                                                        ", adds, 1, 1" transposed "; }"                              \
+                                                        ", adds, 1, 1" transposed "; }"                          \
                    : TCONV_ACCUMULATORS_##octets                                                                 \
                    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(factor));                                   \
     }                                                                                                            \
@@ -972,6 +972,31 @@ TCONV_WARPGROUP_PRODUCTS(192, 12, 96, 97, 98, 99, 100)
 TCONV_WARPGROUP_PRODUCTS(256, 16, 128, 129, 130, 131, 132)
 #undef TCONV_WARPGROUP_PRODUCTS
 #undef TCONV_WARPGROUP_PRODUCT
+
+// The same where the first factor lies in shared memory, too, row by row along k: of 16-bit items alone. The second one
+// lies so if `Columns`.
+template <class Factor, int Rows> struct SharedProduct {
+  template <int Columns>
+  static TCONV_DEVICE void add(float (&)[Rows / 2], unsigned long long, unsigned long long) {}  // never called
+};
+#define TCONV_SHARED_PRODUCT(element, shape, type, octets, a, b, columns)                                        \
+  template <>                                                                                                    \
+  struct SharedProduct<element, 16 * octets> {                                                                   \
+    template <int Columns>                                                                                       \
+    static TCONV_DEVICE void add(float (&accumulators)[8 * octets], unsigned long long first,                    \
+                                 unsigned long long second) {                                                    \
+      asm volatile("{ .reg .pred adds; setp.eq.b32 adds, 0, 0; wgmma.mma_async.sync.aligned." shape ".f32." type \
+                   "." type " {" TCONV_NUMBERS_##octets "}, %" #a ", %" #b ", adds, 1, 1, 1, %" #columns "; }"   \
+                   : TCONV_ACCUMULATORS_##octets                                                                 \
+                   : "l"(first), "l"(second), "n"(Columns));                                                     \
+    }                                                                                                            \
+  };
+#define TCONV_SHARED_PRODUCTS(rows, octets, a, b, columns)
+TCONV_SHARED_PRODUCTS(128, 8, 64, 65, 66)
+TCONV_SHARED_PRODUCTS(192, 12, 96, 97, 98)
+TCONV_SHARED_PRODUCTS(256, 16, 128, 129, 130)
+#undef TCONV_SHARED_PRODUCTS
+#undef TCONV_SHARED_PRODUCT
 
 // Begins an accumulator with a value here: the compiler cannot move this between products that are on their way.
 TCONV_DEVICE void begin_accumulator(float& accumulator, float value) {

@@ -4,17 +4,17 @@
 # torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.
 # The model file begins at line 455, the kernels at line 541.
 #
-#   ups.0  1-D 256→128 k16 s8 p4 bias tf32  col2im: 96 blocks of 512, 212992 bytes of shared memory
+#   ups.0  1-D 256→128 k16 s8 p4 bias tf32  col2im_wgmma: 129 blocks of 256, 221184 bytes of shared memory
 #                                           any size: mma: 80 blocks of 256, 102416 bytes of shared memory
-#   ups.1  1-D 128→64 k16 s8 p4 bias tf32   mma: 260 blocks of 128, 86032 bytes of shared memory
+#   ups.1  1-D 128→64 k16 s8 p4 bias tf32   col2im_wgmma: 121 blocks of 256, 217088 bytes of shared memory
 #                                           any size: mma: 260 blocks of 128, 75792 bytes of shared memory
-#   ups.2  1-D 64→32 k4 s2 p1 bias tf32     mma: 257 blocks of 128, 51216 bytes of shared memory
+#   ups.2  1-D 64→32 k4 s2 p1 bias tf32     col2im_wgmma: 130 blocks of 128, 149504 bytes of shared memory
 #                                           any size: mma: 513 blocks of 128, 43024 bytes of shared memory
-#   ups.3  1-D 32→16 k4 s2 p1 bias tf32     mma: 256 blocks of 128, 29712 bytes of shared memory
-#                                           any size: mma: 513 blocks of 128, 20496 bytes of shared memory
+#   ups.3  1-D 32→16 k4 s2 p1 bias tf32     col2im_wgmma: 131 blocks of 128, 107520 bytes of shared memory
+#                                           any size: direct: 128 blocks of 256, 49408 bytes of shared memory
 #
 # Made for float32 only (others: --types), at any batch and map size.
-# Runs on tensor cores from 8.0 on.
+# Runs on tensor cores of Hopper, 9.0; CUDA cores from compute capability 7.5 on; tensor cores from 8.0 on.
 # All else PyTorch runs, with a warning that says why; ELSEWHERE below makes it an error.
 
 """A vocoder's generator after HiFi-GAN: a mel spectrogram in, a waveform out, by four 1-D transposed convolutions."""
@@ -48,20 +48,20 @@ _Kernel = namedtuple(
 # The kernels of each layer, the fastest first.
 _RECORDED = {
     _Layer(256, 128, (16,), (8,), (4,), (1,), 1, True, torch.float32): [
-        _Kernel("col2im", "conv_ups_0", 0, shared_bytes=212992, input_size=(1, 1, 256), tf32=True),
+        _Kernel("col2im_wgmma", "conv_ups_0", 0, shared_bytes=221184, input_size=(1, 1, 256), tf32=True),
         _Kernel("mma", "conv_ups_0_any_size", 0, shared_bytes=102416, tf32=True, weight_bytes=2097152),
     ],
     _Layer(128, 64, (16,), (8,), (4,), (1,), 1, True, torch.float32): [
-        _Kernel("mma", "conv_ups_1", 1, shared_bytes=86032, columns=4, tf32=True, weight_bytes=524288),
-        _Kernel("mma", "conv_ups_1_any_size", 2, shared_bytes=75792, tf32=True, weight_bytes=524288),
+        _Kernel("col2im_wgmma", "conv_ups_1", 1, shared_bytes=217088, input_size=(1, 1, 2048), tf32=True),
+        _Kernel("mma", "conv_ups_1_any_size", 1, shared_bytes=75792, tf32=True, weight_bytes=524288),
     ],
     _Layer(64, 32, (4,), (2,), (1,), (1,), 1, True, torch.float32): [
-        _Kernel("mma", "conv_ups_2", 3, shared_bytes=51216, columns=4, tf32=True, weight_bytes=32768),
-        _Kernel("mma", "conv_ups_2_any_size", 4, shared_bytes=43024, tf32=True, weight_bytes=32768),
+        _Kernel("col2im_wgmma", "conv_ups_2", 2, shared_bytes=149504, input_size=(1, 1, 16384), tf32=True),
+        _Kernel("mma", "conv_ups_2_any_size", 2, shared_bytes=43024, tf32=True, weight_bytes=32768),
     ],
     _Layer(32, 16, (4,), (2,), (1,), (1,), 1, True, torch.float32): [
-        _Kernel("mma", "conv_ups_3", 5, shared_bytes=29712, columns=4, tf32=True, weight_bytes=12288),
-        _Kernel("mma", "conv_ups_3_any_size", 6, shared_bytes=20496, tf32=True, weight_bytes=8192),
+        _Kernel("col2im_wgmma", "conv_ups_3", 3, shared_bytes=107520, input_size=(1, 1, 32768), tf32=True),
+        _Kernel("direct", "conv_ups_3_any_size", 0, shared_bytes=49408, tf32=True),
     ],
 }
 
@@ -83,7 +83,7 @@ def _has_sm_90a(capability):
     return capability == (9, 0) and int((torch.version.cuda or "0").partition(".")[0]) >= 12
 
 def _runs_on(kernel, gpu):
-    if kernel.family == "wgmma":
+    if kernel.family in ("wgmma", "col2im_wgmma"):
         return _has_sm_90a(gpu.capability)
     if kernel.family in ("mma", "col2im"):
         return gpu.capability >= (8, 0) and kernel.shared_bytes <= gpu.shared_bytes
@@ -299,7 +299,7 @@ def _define(space):
     return defined
 
 # torch.compile and dispatch modes see a call as this one operator. Its namespace has the digest of this file.
-_OPERATOR = _define("tconv_f9b09774f5d1e7b2")
+_OPERATOR = _define("tconv_6ded87a1cdde0f56")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # modules keep their options like this
@@ -543,96 +543,53 @@ def get_init_inputs():
 
 # The CUDA text of the kernels, by family.
 _CUDA = {
-    "col2im": r"""
+    "col2im_wgmma": r"""
 namespace tconv {
-// col2im: transposed convolution as one GEMM and col2im, on tensor cores, by mma.sync. From sm_80 on. For layers of few
-// positions, whose time is that of loading their weights, and for layers of few output channels.
+// col2im_wgmma: as `col2im`, one GEMM and col2im, by warpgroups. Only on sm_90a. For layers of few positions with more
+// products than `mma.sync` makes in the time in which their weights arrive.
 //
-// Computes the same as `direct`. x and y are contiguous or channels_last; they and the weights begin at multiples of 16
-// bytes. Weights are taken as they lie: no kernel before this one prepares them.
+// The matrices, the block tiles, the copies and the sums are those of `col2im`. Weights are the first factor, inputs
+// the second.
 //
-// The matrices. For an input channel, the taps of neighbouring output channels are neighbours in memory. So are mostly
-// the positions of an image:
+// Factors of 16 bits. The tensor core reads both from shared memory, as copies put them there: of each channel a row of
+// 128 bytes, swizzled, for 64 rows of the product or for 64 positions. It wants nothing else of threads but that they
+// ask. Runs of inputs begin anywhere; those are moved, as all inputs of 32 bits are.
 //
-//     rows (output channel, tap)  x  depth (input channel)    weights, rows are neighbours
-//   * depth                       x  columns (position)       inputs
-//   = rows                        x  columns                  what each tap makes of each input
+// Factors of 32 bits. The tensor core takes them from shared memory only where the channels of a row lie together. So
+// a lane loads the fragments of its weights from a stage, and threads move inputs from a stage to such rows, rounded,
+// while the products of the k-tile before run.
 //
-// An output is the sum of those results whose tap and input meet there (col2im). Every result belongs to one output, or
-// to none where padding cuts it off. Stride, padding and dilation matter for these sums alone.
+// The warpgroups. `splits` sets of `high` x `wide` warpgroups share the input channels: a set has every splits-th
+// k-tile of them, and waits for no other set. Its warpgroups share rows and positions.
 //
-// A block has all taps of `kChannels` output channels, and a block tile of inputs: images x depths x rows x columns.
-// Where taps overlap, block tiles do, too: a block stores the outputs of which it has all inputs.
+// Shared memory. Sums take the place of all else:
 //
-// The warps. `splits` sets of `high` x `wide` warps share the input channels: a set has every splits-th k-tile of them,
-// multiplies all rows by all columns, and waits for no other set. Its warps share rows and columns.
+//   | set 0: moved inputs of even and odd k-tiles, stages of weights and inputs  | set 1: ...
+//   | sums of set 0  | sums of set 1 | ...
 //
-// Shared memory, of a block with one block tile. A set copies to its stages as global memory has the data. After the
-// last k-tile the sets put their sums in place of the stages and meet. Then each thread sums outputs, over taps and
-// sets:
-//
-//   | set 0: stages of weights and inputs  | set 1: ... |      | sums of set 0     | sums of set 1 | ...
-//
-// As many stages are asked for at once as shared memory holds: bytes in flight bound the time. So does code: it comes
-// from memory, too, and such a block runs most of it once. What copies stands in one loop, which first asks and then
-// multiplies.
-//
-// With resident weights a block goes through several block tiles. The next one's inputs arrive while this one is
-// summed:
-//
-//   | set 0: all weights of its k-tiles, stages of inputs  | set 1: ...  | sums of set 0  | sums of set 1 | ...
-//
-// Rounding: factors to TF32 on their way from a stage to fragments, resident weights once; outputs once, after the
-// epilogue.
+// Rounding: factors to TF32 on their way from a stage; outputs once, after the epilogue.
 //
 // Not-a-number: reaches the outputs that depend on it, and no others.
 
-// Of the layer.
-constexpr int kGroupInChannels = 256, kGroupOutChannels = 128;
 // Of the tile: what a block, a warp and a thread have.
-constexpr int kWarpsHigh = 2, kWarpsWide = 2, kWarpsSplits = 4, kBlockTileColumns = 128, kChannels = 4, kStages = 8,
-    kPatchPositions = 4;
-constexpr int kSize = 128;
-constexpr int kTogether = 4;
-constexpr int kPadding = 4;
-// A block that is no longer than the overlap is the only one (the planner sees to that).
-constexpr int kStep = (kSize - 1) / kTogether * kTogether;
-constexpr int kKernel = 16;
-constexpr int kStride = 8;
-constexpr int kTapsPerPhase = (kKernel + kStride - 1) / kStride;
+constexpr int kKTileSteps = 4, kPatchPositions = 4;
 constexpr int kItemBytes = 4;
-constexpr int kBlockRows = kChannels * kKernel;
-constexpr int kWarpRowTiles = (kBlockRows + 16 * kWarpsHigh - 1) / (16 * kWarpsHigh);
-constexpr int kRowTiles = kWarpsHigh * kWarpRowTiles;
-constexpr int kRowBlocks = (kGroupOutChannels + kChannels - 1) / kChannels;
-// Neighbouring rows that a lane loads at once: they belong to as many tiles of rows.
-constexpr int kRowsTogether = 2;
-constexpr int kWarpPositionTiles = (kBlockTileColumns + 8 * kWarpsWide - 1) / (8 * kWarpsWide);
+// A lane that loads weights has so many neighbouring rows, two of each tile.
+constexpr int kLaneRows = 2;
 constexpr int kStepChannels = 32 / kItemBytes;
-constexpr int kKTiles = (kGroupInChannels + kStepChannels - 1) / kStepChannels;
-constexpr int kSetKTiles = (kKTiles + kWarpsSplits - 1) / kWarpsSplits;
-constexpr int kSetThreads = 32 * kWarpsHigh * kWarpsWide;
-constexpr int kThreads = kSetThreads * kWarpsSplits;
+constexpr int kKTileChannels = kKTileSteps * kStepChannels;
+constexpr int kKTileBytes = kKTileSteps * 32;
 constexpr int kWeightCopy = 16;
 constexpr int kInputCopy = kPatchPositions * kItemBytes;
-// Of a channel's weights and of a position's channels in a k-tile.
-constexpr int kChannelCopies = kBlockRows * kItemBytes / kWeightCopy;
-// Inputs of a k-tile: rows of copies, of a channel or of a position.
-constexpr int kRowCopies = kBlockTileColumns / kPatchPositions;
-// Lanes that load together find different banks: of 32-bit items, four channels lie 8 banks apart; of 16-bit items,
-// eight rows of a matrix lie an odd number of 16 bytes apart.
-constexpr int kWeightPitch = 288;
-constexpr int kInputPitch = 544;
-constexpr int kStageWeightBytes = kStepChannels * kWeightPitch;
-constexpr int kStageInputBytes = kStepChannels * kInputPitch;
-constexpr int kStageBytes = kStageWeightBytes + kStageInputBytes;
-constexpr int kSetBytes = kStages * kStageBytes;
-// Lanes that write two positions of eight rows find different banks. The sums of all sets take the place of the
-// stages or, if weights are resident, lie behind them: the next block tile's inputs arrive meanwhile.
-constexpr int kSumsPitch = 132;  // in floats
-constexpr int kSums = kRowTiles * 16 * kSumsPitch;
-constexpr int kStagesBytes = kWarpsSplits * kSetBytes;
-constexpr int kSumChannels = 4;
+constexpr int kRunItems = 16 / kItemBytes;
+constexpr int kVectors = kKTileBytes / 16;
+constexpr int kVectorChannels = 16 / kItemBytes;
+// Eight threads that write together find different banks: they have neighbouring positions, or neighbouring vectors.
+constexpr int kPositionLanes = 8;
+constexpr int kVectorTurns = kVectors;
+// Factors in stages: blocks of 64 rows or positions have a row of 128 bytes for each channel. Of `inputs_last`, a
+// position has a row of channels.
+constexpr int kBlockBytes = kKTileChannels * 128;
 
 #define TCONV_UNROLL _Pragma("unroll")
 #define TCONV_CONSTANT __host__ __device__ constexpr
@@ -646,6 +603,11 @@ constexpr int kSumChannels = 4;
 
 TCONV_CONSTANT int greatest_common_divisor(int a, int b) { return b == 0 ? a : greatest_common_divisor(b, a % b); }
 template <class Number> TCONV_CONSTANT Number ceil_div(Number a, Number b) { return (a + b - 1) / b; }
+TCONV_CONSTANT int power_of_two_from(int value) {
+  int power = 1;
+  while (power < value) power *= 2;
+  return power;
+}
 
 // 0 <= index < count, in one comparison.
 TCONV_DEVICE bool in_range(int index, int count) { return static_cast<unsigned>(index) < static_cast<unsigned>(count); }
@@ -682,26 +644,11 @@ template <int Kernel, int Stride, int Padding, int Dilation> struct Axis {
     if (inverse > 1) tap = static_cast<int>(static_cast<long long>(tap) * inverse % tap_period);
     return tap < kernel ? tap : kernel;
   }
+
+  static TCONV_CONSTANT int taps(int phase) { return ceil_div(kernel - first_tap(phase), tap_period); }
+
+  static TCONV_CONSTANT int positions(int output_size) { return (output_size - 1) / stride + 1; }
 };
-
-// 1 / value within one unit of rounding; 0 for huge values: PTX rcp.approx.ftz.f32.
-#if !defined(TCONV_EMULATOR)
-TCONV_DEVICE float inverse(float value) {
-  float result;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
-  return result;
-}
-#endif
-
-// A factor of a product, rounded to TF32 where the precision says so. The result equals PTX cvt.rn.tf32.f32 (from sm_90
-// on) and cvt.rna.tf32.f32 (from sm_80 on). Integers do it on every GPU, and faster for kernels on CUDA cores.
-// Infinities and NaN stay as they are.
-TCONV_DEVICE float operand(float value) {
-  const unsigned bits = __float_as_uint(value);
-  if ((bits & 0x7f800000u) == 0x7f800000u) return value;
-  const unsigned half_unit = 0xfffu + (bits >> 13 & 1u);
-  return __uint_as_float((bits + half_unit) & 0xffffe000u);
-}
 
 // The sizes of a problem, and the number of multiprocessors of the GPU. Axes are depth, height and width.
 struct Sizes { int multiprocessors, batch, input[3], output[3]; };
@@ -724,9 +671,65 @@ struct BlockTilePosition { int image, depth, row, column; };
 
 // The position with the given number in a block tile. A slab has `block_tile_rows` rows. Columns are numbered first,
 // images last.
-TCONV_DEVICE BlockTilePosition position_in_block_tile(int number) {
-  const int column = number % kBlockTileColumns, rows = number / kBlockTileColumns;
+template <class Kernel> TCONV_DEVICE BlockTilePosition position_in_block_tile(int number) {
+  const int column = number % Kernel::block_tile_columns, rows = number / Kernel::block_tile_columns;
   return {rows, 0, 0, column};
+}
+
+// 1 / value within one unit of rounding; 0 for huge values: PTX rcp.approx.ftz.f32.
+#if !defined(TCONV_EMULATOR)
+TCONV_DEVICE float inverse(float value) {
+  float result;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
+  return result;
+}
+#endif
+
+// A factor of a product, rounded to TF32 where the precision says so. The result equals PTX cvt.rn.tf32.f32 (from sm_90
+// on) and cvt.rna.tf32.f32 (from sm_80 on). Integers do it on every GPU, and faster for kernels on CUDA cores.
+// Infinities and NaN stay as they are.
+TCONV_DEVICE float operand(float value) {
+  const unsigned bits = __float_as_uint(value);
+  if ((bits & 0x7f800000u) == 0x7f800000u) return value;
+  const unsigned half_unit = 0xfffu + (bits >> 13 & 1u);
+  return __uint_as_float((bits + half_unit) & 0xffffe000u);
+}
+
+// Divides by a number that is known late, in few instructions: 0 <= number < 2^21. The quotient is that of integers: it
+// is 1 / (2 * divisor) away from the next one, and an error of two units in 2^23 is less than that.
+struct QuickDivisor {
+  int divisor;
+  float inverse_divisor;
+
+  TCONV_DEVICE explicit QuickDivisor(int divisor)
+      : divisor(divisor), inverse_divisor(inverse(static_cast<float>(divisor))) {}
+  // Number becomes the quotient; gives the remainder.
+  TCONV_DEVICE int divide(int& number) const {
+    const int quotient = static_cast<int>((static_cast<float>(number) + 0.5f) * inverse_divisor);
+    const int remainder = number - quotient * divisor;
+    number = quotient;
+    return remainder;
+  }
+};
+
+// N elements that are loaded or stored at once; the address must be a multiple of their size.
+template <class T, int N> struct alignas(sizeof(T) * N) TCONV_MAY_ALIAS Vector { T values[N]; };
+
+TCONV_CONSTANT int vector_width(int item_bytes) {
+  int width = 16 / item_bytes;
+  while (kLaneRows % width != 0) width /= 2;
+  return width;
+}
+
+// Copies N values from shared memory by the widest loads, up to 16 bytes, that divide N. The address must be aligned to
+// that width.
+template <class T> TCONV_DEVICE void load_shared(const T* address, T (&values)[kLaneRows]) {
+  constexpr int width = vector_width(sizeof(T));
+  using Wide = Vector<T, width>;
+  TCONV_UNROLL for (int i = 0; i < kLaneRows; i += width) {
+    const Wide wide = *reinterpret_cast<const Wide*>(address + i);
+    TCONV_UNROLL for (int k = 0; k < width; ++k) values[i + k] = wide.values[k];
+  }
 }
 
 // A thread's own asynchronous copies of `Bytes` bytes (4, 8 or 16, aligned to their number) from global to shared
@@ -752,42 +755,147 @@ template <int Bytes, int OfGroup, int Groups> struct ThreadCopies {
 };
 #endif
 
-// N elements that are loaded or stored at once; the address must be a multiple of their size.
-template <class T, int N> struct alignas(sizeof(T) * N) TCONV_MAY_ALIAS Vector { T values[N]; };
+// The swizzled offset of a byte of a product's second factor in shared memory. Rows have 64 or 128 bytes; the first
+// begins at a multiple of 8 * row_bytes. The order of 16-byte vectors in a row changes every 128 bytes (PTX's 64- or
+// 128-byte swizzle), so that the same vector of eight rows lies in different banks.
+TCONV_CONSTANT int swizzled(int offset) { return offset ^ (offset >> 7 & (kKTileBytes / 16 - 1)) << 4; }
 
-TCONV_CONSTANT int vector_width(int item_bytes) {
-  int width = 16 / item_bytes;
-  while (kRowsTogether % width != 0) width /= 2;
-  return width;
-}
+#if !defined(TCONV_EMULATOR)
+// PTX's matrix descriptor for 32 bytes along k of such rows, from address `shared` on. `at` gives the descriptor that
+// begins `bytes`, a multiple of 16, further: at the next 32 bytes along k, or at other rows.
+template <int RowBytes> struct FactorRows {
+  unsigned long long descriptor;
 
-// Copies N values from shared memory by the widest loads, up to 16 bytes, that divide N. The address must be aligned to
-// that width.
-template <class T> TCONV_DEVICE void load_shared(const T* address, T (&values)[kRowsTogether]) {
-  constexpr int width = vector_width(sizeof(T));
-  using Wide = Vector<T, width>;
-  TCONV_UNROLL for (int i = 0; i < kRowsTogether; i += width) {
-    const Wide wide = *reinterpret_cast<const Wide*>(address + i);
-    TCONV_UNROLL for (int k = 0; k < width; ++k) values[i + k] = wide.values[k];
-  }
-}
-
-// Divides by a number that is known late, in few instructions: 0 <= number < 2^21. The quotient is that of integers: it
-// is 1 / (2 * divisor) away from the next one, and an error of two units in 2^23 is less than that.
-struct QuickDivisor {
-  int divisor;
-  float inverse_divisor;
-
-  TCONV_DEVICE explicit QuickDivisor(int divisor)
-      : divisor(divisor), inverse_divisor(inverse(static_cast<float>(divisor))) {}
-  // Number becomes the quotient; gives the remainder.
-  TCONV_DEVICE int divide(int& number) const {
-    const int quotient = static_cast<int>((static_cast<float>(number) + 0.5f) * inverse_divisor);
-    const int remainder = number - quotient * divisor;
-    number = quotient;
-    return remainder;
-  }
+  explicit TCONV_DEVICE FactorRows(const void* shared)
+      : descriptor((static_cast<unsigned>(__cvta_generic_to_shared(shared)) >> 4 & 0x3fffu) | 1ull << 16 |
+                   static_cast<unsigned long long>(RowBytes / 2) << 32 | (RowBytes == 128 ? 1ull : 2ull) << 62) {}
+  TCONV_DEVICE unsigned long long at(int bytes) const { return descriptor + bytes / 16; }
 };
+
+// Registers of accumulators, eight at a time: their numbers in the text of an instruction, and their constraints.
+#define TCONV_NUMBERS_1 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define TCONV_NUMBERS_2 TCONV_NUMBERS_1 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define TCONV_NUMBERS_3 TCONV_NUMBERS_2 ", %16, %17, %18, %19, %20, %21, %22, %23"
+#define TCONV_NUMBERS_4 TCONV_NUMBERS_3 ", %24, %25, %26, %27, %28, %29, %30, %31"
+#define TCONV_NUMBERS_6                      \
+  TCONV_NUMBERS_4                            \
+  ", %32, %33, %34, %35, %36, %37, %38, %39" \
+  ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define TCONV_NUMBERS_8                      \
+  TCONV_NUMBERS_6                            \
+  ", %48, %49, %50, %51, %52, %53, %54, %55" \
+  ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define TCONV_NUMBERS_9 TCONV_NUMBERS_8 ", %64, %65, %66, %67, %68, %69, %70, %71"
+#define TCONV_NUMBERS_10 TCONV_NUMBERS_9 ", %72, %73, %74, %75, %76, %77, %78, %79"
+#define TCONV_NUMBERS_12                     \
+  TCONV_NUMBERS_10                           \
+  ", %80, %81, %82, %83, %84, %85, %86, %87" \
+  ", %88, %89, %90, %91, %92, %93, %94, %95"
+#define TCONV_NUMBERS_15                             \
+  TCONV_NUMBERS_12                                   \
+  ", %96, %97, %98, %99, %100, %101, %102, %103"     \
+  ", %104, %105, %106, %107, %108, %109, %110, %111" \
+  ", %112, %113, %114, %115, %116, %117, %118, %119"
+#define TCONV_NUMBERS_16 TCONV_NUMBERS_15 ", %120, %121, %122, %123, %124, %125, %126, %127"
+#define TCONV_OCTET(n)                                                                                    \
+  "+f"(accumulators[n]), "+f"(accumulators[n + 1]), "+f"(accumulators[n + 2]), "+f"(accumulators[n + 3]), \
+      "+f"(accumulators[n + 4]), "+f"(accumulators[n + 5]), "+f"(accumulators[n + 6]), "+f"(accumulators[n + 7])
+#define TCONV_ACCUMULATORS_1 TCONV_OCTET(0)
+#define TCONV_ACCUMULATORS_2 TCONV_ACCUMULATORS_1, TCONV_OCTET(8)
+#define TCONV_ACCUMULATORS_3 TCONV_ACCUMULATORS_2, TCONV_OCTET(16)
+#define TCONV_ACCUMULATORS_4 TCONV_ACCUMULATORS_3, TCONV_OCTET(24)
+#define TCONV_ACCUMULATORS_6 TCONV_ACCUMULATORS_4, TCONV_OCTET(32), TCONV_OCTET(40)
+#define TCONV_ACCUMULATORS_8 TCONV_ACCUMULATORS_6, TCONV_OCTET(48), TCONV_OCTET(56)
+#define TCONV_ACCUMULATORS_9 TCONV_ACCUMULATORS_8, TCONV_OCTET(64)
+#define TCONV_ACCUMULATORS_10 TCONV_ACCUMULATORS_9, TCONV_OCTET(72)
+#define TCONV_ACCUMULATORS_12 TCONV_ACCUMULATORS_10, TCONV_OCTET(80), TCONV_OCTET(88)
+#define TCONV_ACCUMULATORS_15 TCONV_ACCUMULATORS_12, TCONV_OCTET(96), TCONV_OCTET(104), TCONV_OCTET(112)
+#define TCONV_ACCUMULATORS_16 TCONV_ACCUMULATORS_15, TCONV_OCTET(120)
+
+// The instruction for `Rows` rows of the second factor, PTX's N.
+template <class Factor, int Rows> struct WarpgroupProduct;
+#define TCONV_WARPGROUP_PRODUCT(element, shape, type, transposed, octets, a0, a1, a2, a3, b)                     \
+  template <>                                                                                                    \
+  struct WarpgroupProduct<element, 16 * octets> {                                                                \
+    static TCONV_DEVICE void add(float (&accumulators)[8 * octets], const unsigned (&a)[4],                      \
+                                 unsigned long long factor) {                                                    \
+      asm volatile("{ .reg .pred adds; setp.eq.b32 adds, 0, 0; wgmma.mma_async.sync.aligned." shape ".f32." type \
+                   "." type " {" TCONV_NUMBERS_##octets "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #b      \
+                                                        ", adds, 1, 1" transposed "; }"                          \
+                   : TCONV_ACCUMULATORS_##octets                                                                 \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(factor));                                   \
+    }                                                                                                            \
+  };
+#define TCONV_WARPGROUP_PRODUCTS(rows, octets, a0, a1, a2, a3, b)                            \
+  TCONV_WARPGROUP_PRODUCT(float, "m64n" #rows "k8", "tf32", "", octets, a0, a1, a2, a3, b)
+TCONV_WARPGROUP_PRODUCTS(96, 6, 48, 49, 50, 51, 52)
+TCONV_WARPGROUP_PRODUCTS(192, 12, 96, 97, 98, 99, 100)
+TCONV_WARPGROUP_PRODUCTS(256, 16, 128, 129, 130, 131, 132)
+#undef TCONV_WARPGROUP_PRODUCTS
+#undef TCONV_WARPGROUP_PRODUCT
+
+// The same where the first factor lies in shared memory, too, row by row along k: of 16-bit items alone. The second one
+// lies so if `Columns`.
+template <class Factor, int Rows> struct SharedProduct {
+  template <int Columns>
+  static TCONV_DEVICE void add(float (&)[Rows / 2], unsigned long long, unsigned long long) {}  // never called
+};
+#define TCONV_SHARED_PRODUCT(element, shape, type, octets, a, b, columns)                                        \
+  template <>                                                                                                    \
+  struct SharedProduct<element, 16 * octets> {                                                                   \
+    template <int Columns>                                                                                       \
+    static TCONV_DEVICE void add(float (&accumulators)[8 * octets], unsigned long long first,                    \
+                                 unsigned long long second) {                                                    \
+      asm volatile("{ .reg .pred adds; setp.eq.b32 adds, 0, 0; wgmma.mma_async.sync.aligned." shape ".f32." type \
+                   "." type " {" TCONV_NUMBERS_##octets "}, %" #a ", %" #b ", adds, 1, 1, 1, %" #columns "; }"   \
+                   : TCONV_ACCUMULATORS_##octets                                                                 \
+                   : "l"(first), "l"(second), "n"(Columns));                                                     \
+    }                                                                                                            \
+  };
+#define TCONV_SHARED_PRODUCTS(rows, octets, a, b, columns)
+TCONV_SHARED_PRODUCTS(96, 6, 48, 49, 50)
+TCONV_SHARED_PRODUCTS(192, 12, 96, 97, 98)
+TCONV_SHARED_PRODUCTS(256, 16, 128, 129, 130)
+#undef TCONV_SHARED_PRODUCTS
+#undef TCONV_SHARED_PRODUCT
+
+// Begins an accumulator with a value here: the compiler cannot move this between products that are on their way.
+TCONV_DEVICE void begin_accumulator(float& accumulator, float value) {
+  accumulator = value;
+  asm volatile("" : "+f"(accumulator));
+}
+
+// Shows what this thread has written to shared memory to products that are asked for later, once a barrier has passed:
+// they read it past the thread's own order of memory. PTX fence.proxy.async.
+TCONV_DEVICE void show_to_products() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// Asynchronous products of a warpgroup, in groups: accumulators += A * B for 64 rows of A, 16 in each warp, and `Rows`
+// rows of B, over 32 bytes of each along k. A lies in registers, B in shared memory. A lane's fragments of A, and of
+// the accumulators for every 8 rows of B, are as in PTX mma.sync's m16n8k8 (TF32, the low 13 bits are ignored) or
+// m16n8k16. `wait<N>` returns when all groups but the last N are done. Before that, no thread may touch their
+// accumulators or `a`, or write their rows of B.
+struct WarpgroupProducts {
+  TCONV_DEVICE void begin_group() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+  template <class Factor, int Rows, int RowBytes>
+  TCONV_DEVICE void add(float (&accumulators)[Rows / 2], const unsigned (&a)[4], const FactorRows<RowBytes>& b,
+                        int bytes) { WarpgroupProduct<Factor, Rows>::add(accumulators, a, b.at(bytes)); }
+  TCONV_DEVICE void end_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+  template <int N> TCONV_DEVICE void wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory"); }
+};
+
+#endif
+
+// As `operand`, by one instruction where the GPU has it.
+TCONV_DEVICE float matrix_operand(float value) {
+#if __CUDA_ARCH__ >= 900
+  {
+    unsigned rounded;
+    asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(value));
+    return __uint_as_float(rounded);
+  }
+#endif
+  return operand(value);
+}
 
 // A barrier is 8 aligned bytes of shared memory, made for a number of arrivals. Its phase ends when these arrivals have
 // happened and all expected bytes have landed; the next phase begins at once. A thread that waits for phase n passes
@@ -809,52 +917,41 @@ TCONV_DEVICE void meet(int number) { asm volatile("bar.sync %0, %1;" ::"r"(numbe
 
 #endif
 
-// As `operand`, by one instruction where the GPU has it.
-TCONV_DEVICE float matrix_operand(float value) {
-#if __CUDA_ARCH__ >= 900
-  {
-    unsigned rounded;
-    asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(value));
-    return __uint_as_float(rounded);
-  }
-#endif
-  return operand(value);
+template <class Kernel> TCONV_CONSTANT int axis_count(int inputs) { return inputs <= Kernel::size ? 1 : 1 +
+    ceil_div(inputs - Kernel::size, Kernel::step); }
+
+// The positions of block `number` of `count` begin here; those of the one after the last, behind all.
+TCONV_CONSTANT int height_first_position(int number, int count, int outputs) {
+  return number == count || number > outputs ? outputs : number == 0 || number < 0 ? 0 : number;
 }
 
-// accumulators += A * B on tensor cores, for 16 rows of A, 8 columns of B, and 32 bytes of each along k. The fragments
-// are as in PTX mma.sync.aligned:
-//   TF32 (the low 13 bits are ignored)    m16n8k8
-//   16-bit items                          m16n8k16
-//   double (its low word first)           m16n8k4, before sm_90 as two m8n8k4
-#if !defined(TCONV_EMULATOR)
-TCONV_DEVICE void multiply_tf32(float(&accumulators)[4], const unsigned(&a)[4], const unsigned(&b)[2]) {
-  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-        "{%0, %1, %2, %3};"
-      : "+f"(accumulators[0]), "+f"(accumulators[1]), "+f"(accumulators[2]), "+f"(accumulators[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+// The positions of block `number` of `count` begin here; those of the one after the last, behind all.
+template <class Kernel> TCONV_CONSTANT int axis_first_position(int number, int count, int outputs) {
+  const int all = (outputs - 1) / Kernel::stride + 1, first = (number - 1) * Kernel::step + Kernel::size + -1;
+  return number == count || first > all ? all : number == 0 || first < 0 ? 0 : first;
 }
 
-#endif
+template <class Kernel>
+TCONV_CONSTANT long long axis_place(long long tap) { return tap - Kernel::moved + Kernel::stride; }
 
-TCONV_CONSTANT int axis_count(int inputs) { return inputs <= kSize ? 1 : 1 + ceil_div(inputs - kSize, kStep); }
+template <class Kernel>
+TCONV_CONSTANT int axis_rest(int tap) { return static_cast<int>(axis_place<Kernel>(tap) % Kernel::stride); }
+
+template <class Kernel>
+TCONV_CONSTANT int axis_shift(int tap) { return static_cast<int>(axis_place<Kernel>(tap) / Kernel::stride) - 1; }
 
 TCONV_CONSTANT int height_count(int inputs) { return inputs <= 1 ? 1 : 1 + (inputs - 1); }
 
-// The row of the product in place `row` of tile `tile`.
-TCONV_CONSTANT int col2im_row_of(int tile, int row) {
-  return tile / kRowsTogether * 16 * kRowsTogether + row * kRowsTogether + tile % kRowsTogether;
-}
+// The row of the product in place `row`, 0 to 15, of a warp's part of a tile.
+TCONV_CONSTANT int col2imwgmma_row_of(int warp, int row) { return (warp * 8 + row % 8) * kLaneRows + row / 8; }
 
-// The same of its outputs.
-TCONV_CONSTANT int height_first_output(int number, int count, int outputs) {
-  return number == 0 || number < 0 ? 0 : number == count || number > outputs ? outputs : number;
-}
+// Among a set's warps that share positions, a thread's; and the first position of its products.
+template <class Kernel>
+TCONV_DEVICE int col2imwgmma_high_warp(int thread) { return thread / 32 % (4 * Kernel::warpgroups_high); }
 
-// The same of its outputs.
-TCONV_CONSTANT int axis_first_output(int number, int count, int outputs) {
-  const int first = ((number - 1) * kStep + kSize) * kStride - kPadding;
-  return number == 0 || first < 0 ? 0 : number == count || first > outputs ? outputs : first;
-}
+template <class Kernel>
+TCONV_DEVICE int col2imwgmma_first_position(int thread) { return thread / (128 * Kernel::warpgroups_high) *
+    Kernel::product_rows; }
 
 struct Epilogue {
   // The loaded values of a channel: the program's and the bias. `y` adds the bias to an accumulator.
@@ -872,14 +969,42 @@ struct Epilogue {
   }
 };
 
+// The inputs of an axis that a block has: `Size` of them, from a multiple of `Together` on. Blocks along the axis
+// overlap, so that each output is summed by the one block that has all its inputs.
+//
+// Position q owns `stride` outputs, from q * stride - origin on: the phases. Tap k makes output number rest(k) of
+// position q from input q - shift(k). `Aligned`: the outputs of a position begin at a multiple of the stride.
+template <class Axis, int Size, int Together, bool Aligned> struct Col2imSpan {
+  static constexpr int size = Size, together = Together;
+  static constexpr int moved = Aligned ? Axis::padding % Axis::stride : 0, origin = Axis::padding - moved;
+  static TCONV_CONSTANT long long place(long long tap) { return tap * Axis::dilation - moved + Axis::stride; }
+  static TCONV_CONSTANT int shift(int tap) { return static_cast<int>(place(tap) / Axis::stride) - 1; }
+  static constexpr int lowest = shift(0), overlap = shift(Axis::kernel - 1) - lowest;
+  // A block that is no longer than the overlap is the only one (the planner sees to that).
+  static constexpr int step = size - overlap < together ? size : (size - overlap) / together * together;
+
+  static TCONV_CONSTANT int count(int inputs) { return inputs <= size ? 1 : 1 + ceil_div(inputs - size, step); }
+  // The positions of block `number` of `count` begin here; those of the one after the last, behind all.
+  static TCONV_CONSTANT int first_position(int number, int count, int outputs) {
+    const int all = (outputs - 1 + origin) / Axis::stride + 1, first = (number - 1) * step + size + lowest;
+    return number == count || first > all ? all : number == 0 || first < origin / Axis::stride ? origin / Axis::stride
+        : first;
+  }
+};
+
+// Of so many threads, those that share a row of copies: all, or so few that several rows are copied at once.
+TCONV_CONSTANT int col2im_sharers(int copies, int threads) {
+  return copies < threads ? power_of_two_from(copies) : threads;
+}
+
 // Which block tile of each axis.
 struct Col2imNumbers { int image, depth, row, column; };
 
-struct Col2imBlockTiles {
+template <class Kernel> struct Col2imBlockTiles {
   int depths, rows, columns;  // how many there are
 
   TCONV_DEVICE Col2imBlockTiles(int input_depth, int input_height, int input_width) : depths(1), rows(1),
-      columns(axis_count(input_width)) {}
+      columns(axis_count<Kernel>(input_width)) {}
 
   TCONV_DEVICE Col2imNumbers numbers(int number) const {
     if (columns * rows * depths == 1) return {number, 0, 0, 0};  // no division's instructions need be fetched
@@ -887,22 +1012,158 @@ struct Col2imBlockTiles {
     return {depth / depths, depth % depths, row % rows, number % columns};
   }
   TCONV_DEVICE BlockTilePosition first_input(const Col2imNumbers& numbers) const {
-    return {numbers.image, numbers.depth, numbers.row, numbers.column * kStep};
+    return {numbers.image, numbers.depth, numbers.row, numbers.column * Kernel::step};
+  }
+  TCONV_DEVICE BlockTilePosition first_position(const Col2imNumbers& numbers, int output_depth, int output_height,
+                                                int output_width) const {
+    return {numbers.image, height_first_position(numbers.depth, depths, output_depth),
+            height_first_position(numbers.row, rows, output_height),
+            axis_first_position<Kernel>(numbers.column, columns, output_width)};
+  }
+};
+
+// The positions of a block tile: from `first` on, so many on each axis, of the images and channels of the block.
+template <class Kernel> struct Col2imPositions {
+
+  static constexpr int channels = Kernel::sum_channels, parts = ceil_div(Kernel::channels, channels);
+  using OfChannel = typename Epilogue::Channel;
+
+  const float* sums;
+  const Epilogue& epilogue;
+  float* y;  // of the block's group
+  BlockTilePosition first_input, first;
+  int depths, rows, columns;
+  int first_channel, batch;
+  int input_depth, input_height, input_width;
+  int y_channels, output_depth, output_height, output_width;
+
+  // The outputs of a position in some channels: phases along the width are the fastest.
+  struct Totals { float values[channels][Kernel::phases]; };
+
+  // Sums what the taps give, and the sets of warps: taps first, always in one order. `of_position` points to what tap 0
+  // of the first channel makes of the input whose number is the position's. If `all_there`, so is each tap's input.
+  template <bool all_there>
+  TCONV_DEVICE void sum(const float* of_position, int depth, int row, int column, Totals& totals) const {
+    TCONV_UNROLL for (int k = 0; k < channels; ++k)
+      TCONV_UNROLL for (int phase = 0; phase < Kernel::phases; ++phase) totals.values[k][phase] = 0;
+    TCONV_UNROLL for (int w = 0; w < Kernel::kernel; ++w) {
+        const int tap = w, phase = axis_rest<Kernel>(w), behind = axis_shift<Kernel>(w);
+        const bool there = all_there || (in_range(depth, input_depth) && in_range(row, input_height) &&
+            in_range(column - axis_shift<Kernel>(w), input_width));
+        const bool is_first = w < Kernel::tap_period;
+        TCONV_UNROLL for (int split = 0; split < Kernel::splits; ++split)
+          TCONV_UNROLL for (int k = 0; k < channels; ++k) {
+            const float* const from =
+                of_position + split * Kernel::sums + (k * Kernel::taps + tap) * Kernel::sums_pitch - behind;
+            if (is_first && split == 0)
+              totals.values[k][phase] = there ? *from : 0;
+            else if (there)
+              totals.values[k][phase] += *from;
+          }
+      }
+  }
+
+  // Stores `width` neighbouring outputs of a row, from phase `phase` on.
+  template <int width>
+  TCONV_DEVICE void put_row(float* to, const float* values, const OfChannel& of_channel, bool there) const {
+    Vector<float, width> outputs;
+    TCONV_UNROLL for (int i = 0; i < width; ++i) outputs.values[i] = values[i] + of_channel.bias;
+    if (there) *reinterpret_cast<Vector<float, width>*>(to) = outputs;
+  }
+
+  // Stores the outputs of a position, `width` of a row at once.
+  template <int width>
+  TCONV_DEVICE void put(const Totals& totals, int image, int depth, int row, int column, int channel) const {
+    OfChannel of_channels[channels];
+    TCONV_UNROLL for (int k = 0; k < channels; ++k) of_channels[k] = epilogue.of(exists(channel + k) ? channel + k : 0);
+    const long long plane = static_cast<long long>(output_depth) * output_height * output_width;
+    const int first_column = column * Kernel::stride;
+    const long long in_plane = (static_cast<long long>(depth) * output_height + row) * output_width + first_column;
+    float* of_channel = y + static_cast<long long>(image) * y_channels * plane + (channel * plane + in_plane);
+    TCONV_UNROLL for (int k = 0; k < channels; k += 1, of_channel += plane) {
+        const bool row_there = exists(channel + k) && in_range(depth, output_depth) && in_range(row, output_height);
+        const long long of_row = 0;
+        TCONV_UNROLL for (int w = 0; w < Kernel::stride; w += width) {
+          const bool there = row_there && in_range(first_column + w, output_width);
+          const int phase = w;
+          put_row<width>(of_channel + of_row + w, totals.values[k] + phase, of_channels[k], there);
+        }
+      }
+  }
+
+  static TCONV_DEVICE bool exists(int channel) {
+    return Kernel::group_out_channels % Kernel::channels == 0 || channel < Kernel::group_out_channels;
+  }
+
+  // Whether all inputs exist that so many positions of an axis read.
+  template <class Span> static TCONV_DEVICE bool all_there(int first, int count, int inputs) {
+    return first - Span::lowest - Span::overlap >= 0 && first + count - 1 - Span::lowest < inputs;
+  }
+
+  // Neighbouring threads have neighbouring positions, so that they read sums side by side.
+  TCONV_DEVICE void store() const {
+    const int places = depths * rows * columns;
+    if (places <= 0) return;
+    const bool aligned = output_width % Kernel::vector == 0;
+    const bool whole = all_there<Col2imSpan<Axis<1, 1, 0, 1>, 1, 1, 0>>(first.depth, depths, input_depth) &&
+                       all_there<Col2imSpan<Axis<1, 1, 0, 1>, 1, 1, 0>>(first.row, rows, input_height) &&
+                       all_there<typename Kernel::Width>(first.column, columns, input_width);
+    const QuickDivisor by_columns(columns);
+#pragma unroll 1
+    for (int number = static_cast<int>(threadIdx.x); number < places * parts; number += Kernel::threads) {
+      int rest = number;
+      const int column = by_columns.divide(rest), part = rest;
+      if (first.image >= batch) continue;
+      const int place = (first.depth - first_input.depth + first.row - first_input.row) * Kernel::block_tile_columns +
+          first.column + column - first_input.column;
+      Totals totals;
+      const float* const of_position = sums + part * channels * Kernel::taps * Kernel::sums_pitch + place;
+      if (whole)
+        sum<true>(of_position, 0, 0, 0, totals);
+      else
+        sum<false>(of_position, first.depth, first.row, first.column + column, totals);
+      const int channel = first_channel + part * channels;
+      if (aligned)
+        put<Kernel::vector>(totals, first.image, first.depth, first.row, first.column + column, channel);
+      else
+        put<1>(totals, first.image, first.depth, first.row, first.column + column, channel);
+    }
+  }
+};
+
+// Where the runs of a block tile begin in a stage: somewhere in the first 16 bytes of what is copied of each.
+template <class Kernel> struct Col2imRuns {
+  unsigned begin;  // of the first image and channel, in x; its low bits count
+  unsigned plane;
+
+  // The run of a channel, counted from a multiple of `run_items` on, where its inputs lie at `inputs`. That many
+  // channels further runs begin at the same place.
+  template <class Item> TCONV_DEVICE const Item* at(const unsigned char* inputs, unsigned channel, int image) const {
+    constexpr unsigned channels = Kernel::group_in_channels;
+    const unsigned of_image = image * channels + channel % kRunItems, shift = begin + of_image *
+        plane & (kRunItems - 1);
+    return reinterpret_cast<const Item*>(inputs + channel * Kernel::input_pitch + image * Kernel::run_copies * 16) +
+           shift;
   }
 };
 
 // The copies of a thread for its set of warps. What a k-tile needs is a table of copies: weights are rows of channels,
 // inputs are rows of channels or, of `inputs_last`, of positions. Threads share a row; so a thread looks its places up
 // once, and goes on from there by what is constant or the same for all.
-struct Col2imCopies {
+template <class Kernel> struct Col2imCopies {
   // Threads that share a row, how often, and rows at once.
-  static constexpr int weight_sharers = 16, input_sharers = 32, input_rows = kSetThreads / input_sharers;
-  static constexpr int input_copies = ((kStepChannels + input_rows - 1) / input_rows);
-  static constexpr int weight_items = kWeightCopy / kItemBytes;
-  static constexpr long long filter = static_cast<long long>(kGroupOutChannels) * kKernel;
-  static constexpr long long channels = static_cast<long long>(1) * kGroupInChannels;
+  static constexpr int weight_sharers = col2im_sharers(Kernel::channel_copies, Kernel::set_threads);
+  static constexpr int weight_rows = Kernel::set_threads / weight_sharers;
+  static constexpr int weight_copies = ((kKTileChannels + weight_rows - 1) / weight_rows);
+  static constexpr int input_sharers = col2im_sharers(Kernel::row_copies, Kernel::set_threads);
+  static constexpr int input_rows = Kernel::set_threads / input_sharers;
+  static constexpr int input_copies = ceil_div(kKTileChannels, input_rows), weight_items = kWeightCopy / kItemBytes;
+  static constexpr long long filter = static_cast<long long>(Kernel::group_out_channels) * Kernel::taps;
+  static constexpr long long channels = static_cast<long long>(1) * Kernel::group_in_channels;
 
-  ThreadCopies<16, 3, 8> waiting;
+  static constexpr int group_copies = weight_copies + input_copies;
+
+  ThreadCopies<16, group_copies, Kernel::stages_ahead> waiting;
   const float* weight;  // the thread's first of the next k-tile
   const float* x;
   long long at[1];          // the thread's inputs in x, in channel 0 of the group; below 0 for what does not exist
@@ -911,26 +1172,28 @@ struct Col2imCopies {
 
   TCONV_DEVICE Col2imCopies(const float* weight, const float* x, int group, int first_channel, int first_k_tile,
       const BlockTilePosition& block_tile, int batch, int depths, int height, int width, int thread) : x(x),
-      plane(static_cast<long long>(depths) * height * width), first(first_k_tile * kStepChannels), thread(thread) {
-    const int left = kGroupOutChannels - first_channel;
-    rows = (left < kChannels ? left : kChannels) * kKernel;
-    this->weight = weight + (static_cast<long long>(group) * kGroupInChannels + first + thread / weight_sharers) *
-        filter + static_cast<long long>(first_channel) * kKernel + thread % weight_sharers * weight_items;
+      plane(static_cast<long long>(depths) * height * width), first(first_k_tile * kKTileChannels), thread(thread) {
+    const int left = Kernel::group_out_channels - first_channel;
+    rows = (left < Kernel::channels ? left : Kernel::channels) * Kernel::taps;
+    this->weight =
+        weight + (static_cast<long long>(group) * Kernel::group_in_channels + first + thread / weight_sharers) *
+            filter +
+        static_cast<long long>(first_channel) * Kernel::taps + thread % weight_sharers * weight_items;
     begin_block_tile(group, first_k_tile, block_tile, batch, depths, height, width);
   }
 
   // Later copies of inputs are of this block tile, from the set's first k-tile on.
   TCONV_DEVICE void begin_block_tile(int group, int first_k_tile, const BlockTilePosition& block_tile, int batch,
                                      int depths, int height, int width) {
-    first = first_k_tile * kStepChannels;
+    first = first_k_tile * kKTileChannels;
     of_step = first * plane;
     const long long positions_left =
         plane - (static_cast<long long>(block_tile.depth) * height + block_tile.row) * width - block_tile.column;
-    run = static_cast<int>(positions_left < kBlockTileColumns ? positions_left : kBlockTileColumns);
+    run = static_cast<int>(positions_left < Kernel::run_positions ? positions_left : Kernel::run_positions);
 
     const int fast = thread % input_sharers, slow = thread / input_sharers;
     at[0] = place(fast, group, block_tile, batch, depths, height, width);
-    const bool used = fast < kRowCopies && slow < kStepChannels;
+    const bool used = fast < Kernel::row_copies && slow < kKTileChannels;
     if (!used) at[0] = -1;
     if (used && at[0] >= 0) at[0] += slow * plane;
   }
@@ -938,13 +1201,13 @@ struct Col2imCopies {
   // Where the inputs of a patch, of a position or of an image's run begin in x; -1 for what does not exist.
   static TCONV_DEVICE long long place(int patch, int group, const BlockTilePosition& first, int batch, int depths,
                                       int height, int width) {
-    const BlockTilePosition of = position_in_block_tile(patch * kPatchPositions);
+    const BlockTilePosition of = position_in_block_tile<Kernel>(patch * kPatchPositions);
     const int image = first.image + of.image, depth = first.depth + of.depth;
     const int row = first.row + of.row, column = first.column + of.column;
     if (image >= batch || depth >= depths || row >= height || column >= width) return -1;
     const long long position = (static_cast<long long>(depth) * height + row) * width + column;
     const long long plane = static_cast<long long>(depths) * height * width;
-    const long long first_channel = static_cast<long long>(group) * kGroupInChannels;
+    const long long first_channel = static_cast<long long>(group) * Kernel::group_in_channels;
     return (image * channels + first_channel) * plane + position;
   }
 
@@ -963,7 +1226,7 @@ struct Col2imCopies {
   TCONV_DEVICE void begin(bool wanted, unsigned char* stage) {
     if (wanted) {
       begin_weights(stage);
-      begin_inputs(stage + kStageWeightBytes);
+      begin_inputs(stage + Kernel::stage_weight_bytes);
     }
     waiting.end_group();
     next_weights();
@@ -972,237 +1235,297 @@ struct Col2imCopies {
 
  private:
   TCONV_DEVICE void begin_weights(unsigned char* to) {
-    unsigned char* const weights = to + thread / weight_sharers * kWeightPitch + thread % weight_sharers * kWeightCopy;
-
-    const int channel = thread / weight_sharers, number = thread % weight_sharers;
-    if (number < kChannelCopies && channel < kStepChannels)
-      copy<kWeightCopy>(weights, weight, number * weight_items < rows);
+    unsigned char* const weights =
+        to + thread / weight_sharers * Kernel::weight_pitch + thread % weight_sharers * kWeightCopy;
+    TCONV_UNROLL for (int i = 0; i < weight_copies; ++i) {
+      const int row = i * weight_rows, channel = thread / weight_sharers + row, number = thread % weight_sharers;
+      if (number < Kernel::channel_copies && channel < kKTileChannels)
+        copy<kWeightCopy>(weights + row * Kernel::weight_pitch, weight + row * filter,
+            exists(channel) && number * weight_items < rows);
+    }
   }
-  TCONV_DEVICE void next_weights() { weight += kWarpsSplits * kStepChannels * filter; }
+  TCONV_DEVICE void next_weights() { weight += Kernel::splits * kKTileChannels * filter; }
 
   TCONV_DEVICE void begin_inputs(unsigned char* stage) {
-    unsigned char* const inputs = stage + thread / input_sharers * kInputPitch + thread % input_sharers * kInputCopy;
+    unsigned char* const inputs =
+        stage + thread / input_sharers * Kernel::input_pitch + thread % input_sharers * kInputCopy;
     TCONV_UNROLL for (int i = 0; i < input_copies; ++i) {
       const int row = i * input_rows, slow = thread / input_sharers + row, fast = thread % input_sharers;
-      if (fast >= kRowCopies || slow >= kStepChannels) continue;
-      const bool present = at[0] >= 0;
-      unsigned char* const to = inputs + row * kInputPitch;
+      if (fast >= Kernel::row_copies || slow >= kKTileChannels) continue;
+      const bool present = exists(slow) && at[0] >= 0;
+      unsigned char* const to = inputs + row * Kernel::input_pitch;
       const long long from = at[0] + of_step + row * plane;
       copy<kInputCopy>(to, x + from, present);
     }
   }
   TCONV_DEVICE void next_inputs() {
-    first += kWarpsSplits * kStepChannels;
-    of_step += kWarpsSplits * kStepChannels * plane;
+    first += Kernel::splits * kKTileChannels;
+    of_step += Kernel::splits * kKTileChannels * plane;
+  }
+
+  TCONV_DEVICE bool exists(int channel) const { return true; }
+};
+
+// Moves a thread's part of a stage's inputs to a second factor whose rows are positions, rounded.
+template <class Kernel> struct Col2imWgmmaInputs {
+
+  static TCONV_DEVICE void move(const unsigned char* stage, const Col2imRuns<Kernel>& runs, unsigned char* factor,
+      int thread) {
+    const int first_position = thread / 8 % Kernel::eights * kPositionLanes + thread % kPositionLanes;
+    const int first_vector = thread / 8 / Kernel::eights + thread % 8 / kPositionLanes;
+    TCONV_UNROLL for (int i = 0; i < Kernel::position_turns; ++i)
+      TCONV_UNROLL for (int turn = 0; turn < kVectorTurns; ++turn) {
+        const int position = first_position + i * Kernel::eights * kPositionLanes, vector = first_vector + turn;
+        if (position >= Kernel::positions || vector >= kVectors) continue;
+        Vector<unsigned, 4> moved;
+#pragma unroll
+        for (int word = 0; word < 4; ++word) moved.values[word] = load(stage, runs, position, vector, word);
+        *reinterpret_cast<Vector<unsigned, 4>*>(factor + swizzled(position * kKTileBytes + vector * 16)) = moved;
+      }
+  }
+
+ private:
+  // A word of a vector: a channel of 32 bits, or two of 16.
+  static TCONV_DEVICE unsigned load(const unsigned char* stage, const Col2imRuns<Kernel>& runs, int position,
+      int vector, int word) {
+    const int channel = vector * kVectorChannels + word * kVectorChannels / 4;
+    return __float_as_uint(matrix_operand(*item<float>(stage, runs, position, channel)));
+  }
+  // The input of a position in a channel of the k-tile.
+  template <class Item>
+  static TCONV_DEVICE const Item* item(const unsigned char* stage, const Col2imRuns<Kernel>& runs, int position,
+      int channel) {
+    const int offset = channel * Kernel::input_pitch + position * kItemBytes;
+    return reinterpret_cast<const Item*>(stage + offset);
   }
 };
 
-TCONV_CONSTANT Launch col2im_launch(const Sizes& sizes) {
+template <class Kernel> TCONV_CONSTANT Launch col2im_wgmma_launch(const Sizes& sizes) {
   Launch launch = {};
-  const long long block_tiles = static_cast<long long>(sizes.batch) * height_count(sizes.input[0]) *
-      height_count(sizes.input[1]) * axis_count(sizes.input[2]);
-  const long long turns = 1;
-  launch.blocks = kRowBlocks * ceil_div(block_tiles, turns);
-  launch.counted = kRowBlocks * block_tiles + launch.blocks;
-  launch.threads = kThreads, launch.shared_bytes = kStagesBytes;
+  launch.blocks = static_cast<long long>(Kernel::weight_sets) * sizes.batch * height_count(sizes.input[0]) *
+      height_count(sizes.input[1]) * axis_count<Kernel>(sizes.input[2]);
+  launch.counted = launch.blocks;
+  launch.threads = Kernel::threads, launch.shared_bytes = Kernel::shared_bytes;
   return launch;
 }
 
-// The taps of an axis that meet an output, by number, and their inputs. The output is position * stride + rest -
-// padding.
-template <class Axis> struct Meeting {
-  int first_tap, first_input;
+// Accumulators of a lane, and sums[row][position] of its set to which they go.
+template <class Kernel> struct Col2imWgmmaAccumulators {
+  float values[1][Kernel::product_rows / 2];
 
-  TCONV_DEVICE Meeting(int position, int rest)
-      : first_tap(Axis::first_tap((rest + (Axis::stride - Axis::padding % Axis::stride)) % Axis::stride)),
-        first_input(position + (rest - first_tap * Axis::dilation) / Axis::stride) {}
-  TCONV_DEVICE explicit Meeting(int output)
-      : Meeting((output + Axis::padding) / Axis::stride, (output + Axis::padding) % Axis::stride) {}
-  TCONV_DEVICE int tap(int number) const { return first_tap + number * Axis::tap_period; }
-  TCONV_DEVICE int input(int number) const { return first_input - number * Axis::shift_period; }
-  TCONV_DEVICE bool is_there(int number, int inputs) const {
-    return tap(number) < Axis::kernel && in_range(input(number), inputs);
+  TCONV_DEVICE void clear() {
+    TCONV_UNROLL for (int k = 0; k < Kernel::product_rows / 2; ++k) begin_accumulator(values[0][k], 0);
+  }
+  // `warp` counts the warps that share rows.
+  TCONV_DEVICE void put(float* sums, int warp, int first_position, int lane) const {
+    TCONV_UNROLL for (int half = 0; half < 2; ++half)
+      TCONV_UNROLL for (int j = 0; j < Kernel::product_rows / 8; ++j)
+        *reinterpret_cast<Vector<float, 2>*>(
+            sums + col2imwgmma_row_of(warp, half * 8 + lane / 4) * Kernel::sums_pitch + first_position + j * 8 +
+            lane % 4 * 2) = {{values[0][4 * j + 2 * half], values[0][4 * j + 2 * half + 1]}};
   }
 };
 
-// Of each lane of a warp, for its tiles of rows and positions.
-struct Col2imAccumulators { float values[kWarpRowTiles][kWarpPositionTiles][4]; };
+// The weights of a lane in a k-tile, of 32 bits: of each step two channels, and of each its neighbouring rows.
+template <class Kernel> struct Col2imWgmmaWeights {
+  // Of a step: word 2 * half + low of a tile is of channel lane % 4 + 4 * half and of row lane / 4 + 8 * low.
+  unsigned fragments[kKTileSteps][1][4];
 
-// Puts the accumulators of a warp into shared memory, as `sums[row][position]` of its set.
-TCONV_DEVICE void col2im_put(const Col2imAccumulators& accumulators, float* sums, int first_row_tile,
-                             int first_position_tile, int lane) {
-  TCONV_UNROLL for (int i = 0; i < kWarpRowTiles; ++i)
-    TCONV_UNROLL for (int half = 0; half < 2; ++half)
-      TCONV_UNROLL for (int j = 0; j < kWarpPositionTiles; ++j)
-        *reinterpret_cast<Vector<float, 2>*>(
-            sums + col2im_row_of(first_row_tile + i, half * 8 + lane / 4) * kSumsPitch +
-            (first_position_tile + j) * 8 +
-            lane % 4 * 2) = {{accumulators.values[i][j][2 * half], accumulators.values[i][j][2 * half + 1]}};
+  TCONV_DEVICE void load(const unsigned char* stage, int warp, int lane) {
+    TCONV_UNROLL for (int step = 0; step < kKTileSteps; ++step)
+      TCONV_UNROLL for (int half = 0; half < 2; ++half) {
+        float values[kLaneRows];
+        load_shared<float>(
+            reinterpret_cast<const float*>(stage + (step * 8 + lane % 4 + half * 4) * Kernel::weight_pitch) +
+                col2imwgmma_row_of(warp, lane / 4),
+            values);
+        TCONV_UNROLL for (int row = 0; row < kLaneRows; ++row)
+          fragments[step][row / 2][2 * half + row % 2] = __float_as_uint(matrix_operand(values[row]));
+      }
+  }
+};
+
+// The products of k-tiles.
+template <class Kernel> struct Col2imWgmmaProducts {
+  static constexpr int positions = Kernel::product_rows;
+  WarpgroupProducts products;
+  Col2imWgmmaWeights<Kernel> weights;
+
+  // Begins those of a k-tile, whose weights lie at `first` and whose inputs at `second`. Those of the one before are
+  // done, or those of the one before that where no thread loads anything for them.
+  TCONV_DEVICE void begin(Col2imWgmmaAccumulators<Kernel>& accumulators, const unsigned char* first,
+                          const unsigned char* second, int set, int thread) {
+    // Before anything is loaded for these products' fragments: compilers use the same registers.
+    products.template wait<0>();
+    weights.load(first, col2imwgmma_high_warp<Kernel>(thread), thread % 32);
+    meet<Kernel::set_threads>(1 + set);  // all inputs are moved
+    first += col2imwgmma_high_warp<Kernel>(thread) / 4 * kBlockBytes;
+    second += col2imwgmma_first_position<Kernel>(thread) * kKTileBytes;
+    const FactorRows<128> inputs(second);
+    products.begin_group();
+    TCONV_UNROLL for (int step = 0; step < kKTileSteps; ++step) {
+      auto& own = accumulators.values[0];
+      products.template add<float, positions>(own, weights.fragments[step][0], inputs, step * 32);
+    }
+    products.end_group();
+  }
+};
+
+template <class Kernel>
+TCONV_DEVICE void col2im_wgmma(const float* x, const float* weight, const float* bias, float* y, int y_channels,
+    int batch, int input_depth, int input_height, int input_width, int output_depth, int output_height,
+    int output_width) {
+  TCONV_SHARED(shared);
+  const int set = static_cast<int>(threadIdx.x) / Kernel::set_threads,
+            thread = static_cast<int>(threadIdx.x) % Kernel::set_threads;
+
+  // Blocks with the same inputs are neighbours.
+  const int weight_set = static_cast<int>(blockIdx.x) % Kernel::weight_sets;
+  const int group = weight_set / Kernel::row_blocks, first_channel = weight_set % Kernel::row_blocks * Kernel::channels;
+  const Col2imBlockTiles<Kernel> block_tiles(input_depth, input_height, input_width);
+  const Col2imNumbers numbers = block_tiles.numbers(static_cast<int>(blockIdx.x) / Kernel::weight_sets);
+  const BlockTilePosition first = block_tiles.first_input(numbers);
+
+  Col2imCopies<Kernel> copies(weight, x, group, first_channel, set, first, batch, input_depth, input_height,
+                                          input_width, thread);
+  const long long begin = 0;
+  const Col2imRuns<Kernel> runs{static_cast<unsigned>(begin), static_cast<unsigned>(copies.plane)};
+  unsigned char* const moved = shared + set * Kernel::set_bytes;
+  unsigned char* const stages = moved + Kernel::moved_bytes;
+  Col2imWgmmaAccumulators<Kernel> accumulators;
+  Col2imWgmmaProducts<Kernel> of_k_tile;
+  int stage = 0, stage_ahead = 0;
+  accumulators.clear();
+  // The first turns only ask.
+#pragma unroll 1
+  for (int ahead = 0; ahead < Kernel::set_k_tiles + Kernel::stages_ahead; ++ahead) {
+    const int k_tile = ahead - Kernel::stages_ahead;
+    if (k_tile >= 0) {
+      copies.waiting.template wait<Kernel::stages_ahead - 1>();
+      // All see the k-tile. None reads the one before, nor do products the one before that.
+      meet<Kernel::set_threads>(1 + set);
+    }
+    copies.begin(ahead < Kernel::set_k_tiles, stages + stage_ahead * Kernel::stage_bytes);
+    stage_ahead = stage_ahead + 1 == Kernel::stages ? 0 : stage_ahead + 1;
+    if (k_tile < 0) continue;
+    const unsigned char* const weights = stages + stage * Kernel::stage_bytes;
+    const unsigned char* const inputs = weights + Kernel::stage_weight_bytes;
+    stage = stage + 1 == Kernel::stages ? 0 : stage + 1;
+    unsigned char* const factor = moved + k_tile % 2 * Kernel::factor_bytes;
+    Col2imWgmmaInputs<Kernel>::move(inputs, runs, factor, thread);
+    show_to_products();
+    of_k_tile.begin(accumulators, weights, factor, set, thread);
+  }
+  of_k_tile.products.template wait<0>();
+  __syncthreads();  // nobody reads a stage any more
+  float* const sums = reinterpret_cast<float*>(shared);
+  accumulators.put(sums + set * Kernel::sums, col2imwgmma_high_warp<Kernel>(thread),
+      col2imwgmma_first_position<Kernel>(thread), thread % 32);
+  __syncthreads();
+  const Epilogue epilogue{bias + group * Kernel::group_out_channels};
+  float* const y_of_group = y + static_cast<long long>(group) * Kernel::group_out_channels *
+      (static_cast<long long>(output_depth) * output_height * output_width);
+  const BlockTilePosition position = block_tiles.first_position(numbers, output_depth, output_height, output_width);
+  const BlockTilePosition end =
+      block_tiles.first_position({numbers.image + 1, numbers.depth + 1, numbers.row + 1, numbers.column + 1},
+                                 output_depth, output_height, output_width);
+  const Col2imPositions<Kernel> positions{sums, epilogue, y_of_group, first, position, end.depth - position.depth,
+      end.row - position.row, end.column - position.column, first_channel, batch, input_depth, input_height,
+      input_width, y_channels, output_depth, output_height, output_width};
+  positions.store();
 }
 
-// The outputs of a block: from `first` on, so many on each axis, of the images and channels of the block.
-struct Col2imOutputs {
-  const float* sums;
-  const Epilogue& epilogue;
-  float* y;  // of the block's group
-  BlockTilePosition first_input, first;
-  int depths, rows, columns;  // of the block
-  int first_channel, batch;
-  int input_depth, input_height, input_width;
-  int y_channels, output_depth, output_height, output_width;
-
-  // Sums what the taps give to some neighbouring channels of an output: taps first and then sets of warps, always in
-  // one order.
-  TCONV_DEVICE void sum(int channel, const Meeting<Axis<1, 1, 0, 1>>& d, const Meeting<Axis<1, 1, 0, 1>>& h,
-                        const Meeting<Axis<16, 8, 4, 1>>& w, float (&totals)[kSumChannels]) const {
-    TCONV_UNROLL for (int k = 0; k < kSumChannels; ++k) totals[k] = 0;
-
-    const bool row_there = d.is_there(0, input_depth) && h.is_there(0, input_height);
-    const int tap_row = (d.tap(0) + h.tap(0)) * kKernel;
-    const int position_row = (d.input(0) - first_input.depth + h.input(0) - first_input.row) * kBlockTileColumns -
-        first_input.column;
-#pragma unroll(2)
-    for (int n_w = 0; n_w < kTapsPerPhase; ++n_w) {
-      // What is not there is not branched around: outputs would wait for each other.
-      const bool there = row_there && w.is_there(n_w, input_width);
-      const int row = channel * kKernel + tap_row + w.tap(n_w);
-      const float* const from = sums + (there ? row * kSumsPitch + position_row + w.input(n_w) : 0);
-#pragma unroll(kWarpsSplits)
-      for (int split = 0; split < kWarpsSplits; ++split)
-        TCONV_UNROLL for (int k = 0; k < kSumChannels; ++k) {
-          const float value = from[split * kSums + k * (kKernel * kSumsPitch)];
-          totals[k] += there ? value : 0;
-        }
-    }
-  }
-
-  // Neighbouring threads have neighbouring positions, so that they read sums side by side. Many phases are other
-  // threads'.
-  TCONV_DEVICE void store() const {
-    const long long plane = static_cast<long long>(output_depth) * output_height * output_width;
-    const int first_position = (first.column + kPadding) / kStride;
-    const int positions = (first.column + columns - 1 + kPadding) / kStride - first_position + 1;
-    const int places = depths * rows * (columns > 0 ? positions : 0) * kStride;
-    const QuickDivisor by_positions(positions);
-#pragma unroll 1
-    for (int number = static_cast<int>(threadIdx.x); number < places; number += kThreads) {
-      int rest = number, part = 0;
-      const int first_phase = rest % kStride;
-      rest /= kStride;
-      const int position = first_position + by_positions.divide(rest), row = first.row, depth = first.depth;
-      part = rest;
-      if (first_input.image >= batch) continue;
-      const Meeting<Axis<1, 1, 0, 1>> d(depth);
-      const Meeting<Axis<1, 1, 0, 1>> h(row);
-      const int first_of = first_channel + part * kSumChannels;
-      const int first_column = position * kStride - kPadding + first_phase;
-      const long long of_image = static_cast<long long>(first_input.image) * y_channels * plane;
-      const long long in_plane = (static_cast<long long>(depth) * output_height + row) * output_width + first_column;
-      float* const to_first = y + of_image + (first_of * plane + in_plane);
-
-      for (int phase = 0; phase < 1; ++phase) {
-        if (!in_range(first_column + phase - first.column, columns)) continue;
-        float totals[kSumChannels];
-        sum(part * kSumChannels, d, h, Meeting<Axis<16, 8, 4, 1>>(position, first_phase + phase), totals);
-        float* to = to_first + phase;
-        TCONV_UNROLL for (int k = 0; k < kSumChannels; ++k, to += plane) {
-          const auto of_channel = epilogue.of(first_of + k);
-          const float output = totals[k] + of_channel.bias;
-          *to = output;
-        }
-      }
-    }
-  }
+// 1-D 256->128 k16 s8 p4 bias tf32
+struct conv_ups_0_layer {
+  using Width = Col2imSpan<Axis<16, 8, 4, 1>, 96, 4, 1>;
+  static constexpr int block_tile_columns = 96, group_in_channels = 256, weight_sets = 43, threads = 256, shared_bytes =
+      221184, size = 96, step = 92, stride = 8, sum_channels = 1, channels = 3, group_out_channels = 128, phases = 8,
+          kernel = 16, moved = 4, tap_period = 8, sums = 6400, taps = 16, sums_pitch = 100, splits = 2, vector = 4,
+          run_positions = 96, padding = 4, input_pitch = 384, run_copies = 25, channel_copies = 12, set_threads = 128,
+          row_copies = 24, stages_ahead = 4, stage_weight_bytes = 9216, set_k_tiles = 4, weight_pitch = 288,
+          warpgroups_high = 1, stages = 4, eights = 16, positions = 96, position_turns = 1, product_rows = 96,
+          row_blocks = 43, set_bytes = 110592, moved_bytes = 24576, stage_bytes = 21504, factor_bytes =
+      12288;
 };
 
-TCONV_CONSTANT Launch conv_ups_0_launch(const Sizes& sizes) { return col2im_launch(sizes); }
+// 1-D 128->64 k16 s8 p4 bias tf32
+struct conv_ups_1_layer {
+  using Width = Col2imSpan<Axis<16, 8, 4, 1>, 192, 4, 1>;
+  static constexpr int block_tile_columns = 192, group_in_channels = 128, weight_sets = 11, threads = 256, shared_bytes
+      = 217088, size = 192, step = 188, stride = 8, sum_channels = 2, channels = 6, group_out_channels = 64, phases =
+      8, kernel = 16, moved = 4, tap_period = 8, sums = 25088, taps = 16, sums_pitch = 196, splits = 1, vector = 4,
+          run_positions = 192, padding = 4, input_pitch = 768, run_copies = 49, channel_copies = 24, set_threads = 256,
+          row_copies = 48, stages_ahead = 4, stage_weight_bytes = 17408, set_k_tiles = 4, weight_pitch = 544,
+          warpgroups_high = 2, stages = 4, eights = 32, positions = 192, position_turns = 1, product_rows = 192,
+          row_blocks = 11, set_bytes = 217088, moved_bytes = 49152, stage_bytes = 41984, factor_bytes
+      = 24576;
+};
+
+// 1-D 64->32 k4 s2 p1 bias tf32
+struct conv_ups_2_layer {
+  using Width = Col2imSpan<Axis<4, 2, 1, 1>, 256, 4, 1>;
+  static constexpr int block_tile_columns = 256, group_in_channels = 64, weight_sets = 2, threads = 128, shared_bytes =
+      149504, size = 256, step = 252, stride = 2, sum_channels = 16, channels = 16, group_out_channels = 32, phases =
+      2, kernel = 4, moved = 1, tap_period = 2, sums = 16640, taps = 4, sums_pitch = 260, splits = 1, vector = 2,
+          run_positions = 256, padding = 1, input_pitch = 1024, run_copies = 65, channel_copies = 16,
+          set_threads = 128, row_copies = 64, stages_ahead = 2, stage_weight_bytes = 9216, set_k_tiles = 2,
+          weight_pitch = 288, warpgroups_high = 1, stages = 2, eights = 16, positions = 256, position_turns = 2,
+          product_rows = 256, row_blocks = 2, set_bytes = 149504, moved_bytes = 65536, stage_bytes = 41984,
+          factor_bytes =
+      32768;
+};
+
+// 1-D 32->16 k4 s2 p1 bias tf32
+struct conv_ups_3_layer {
+  using Width = Col2imSpan<Axis<4, 2, 1, 1>, 256, 4, 1>;
+  static constexpr int block_tile_columns = 256, group_in_channels = 32, weight_sets = 1, threads = 128, shared_bytes =
+      107520, size = 256, step = 252, stride = 2, sum_channels = 16, channels = 16, group_out_channels = 16, phases =
+      2, kernel = 4, moved = 1, tap_period = 2, sums = 16640, taps = 4, sums_pitch = 260, splits = 1, vector = 2,
+          run_positions = 256, padding = 1, input_pitch = 1024, run_copies = 65, channel_copies = 16,
+          set_threads = 128, row_copies = 64, stages_ahead = 1, stage_weight_bytes = 9216, set_k_tiles = 1,
+          weight_pitch = 288, warpgroups_high = 1, stages = 1, eights = 16, positions = 256, position_turns = 2,
+          product_rows = 256, row_blocks = 1, set_bytes = 107520, moved_bytes = 65536, stage_bytes = 41984,
+          factor_bytes =
+      32768;
+};
+
+TCONV_CONSTANT Launch conv_ups_0_launch(const Sizes& sizes) { return col2im_wgmma_launch<conv_ups_0_layer>(sizes); }
+TCONV_CONSTANT Launch conv_ups_1_launch(const Sizes& sizes) { return col2im_wgmma_launch<conv_ups_1_layer>(sizes); }
+TCONV_CONSTANT Launch conv_ups_2_launch(const Sizes& sizes) { return col2im_wgmma_launch<conv_ups_2_layer>(sizes); }
+TCONV_CONSTANT Launch conv_ups_3_launch(const Sizes& sizes) { return col2im_wgmma_launch<conv_ups_3_layer>(sizes); }
 }  // namespace tconv
 using namespace tconv;
 
 // ==== conv_ups_0
-extern "C" __global__ void __launch_bounds__(512, 1)
+extern "C" __global__ void __launch_bounds__(256, 1)
 conv_ups_0(const float* x, const float* weight, const float* bias, float* y, int y_channels, int batch,
     int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {
-  TCONV_SHARED(shared);
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  col2im_wgmma<conv_ups_0_layer>(x, weight, bias, y, y_channels, batch, input_depth, input_height, input_width,
+      output_depth, output_height, output_width);
+}
 
-  // Blocks with the same inputs are neighbours.
-  const int weight_set = static_cast<int>(blockIdx.x) % kRowBlocks;
-  const int group = weight_set / kRowBlocks, first_channel = weight_set % kRowBlocks * kChannels;
-  const Col2imBlockTiles block_tiles(input_depth, input_height, input_width);
-  int number = static_cast<int>(blockIdx.x) / kRowBlocks;
-  Col2imNumbers numbers = block_tiles.numbers(number);
+// ==== conv_ups_1
+extern "C" __global__ void __launch_bounds__(256, 1)
+conv_ups_1(const float* x, const float* weight, const float* bias, float* y, int y_channels, int batch,
+    int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {
+  col2im_wgmma<conv_ups_1_layer>(x, weight, bias, y, y_channels, batch, input_depth, input_height, input_width,
+      output_depth, output_height, output_width);
+}
 
-  // A set of warps shares the rows and columns of a step.
-  const int set = warp / (kWarpsHigh * kWarpsWide), of_set = warp % (kWarpsHigh * kWarpsWide);
-  const int first_row_tile = of_set % kWarpsHigh * kWarpRowTiles;
-  const int first_position_tile = of_set / kWarpsHigh * kWarpPositionTiles;
-  Col2imCopies copies(weight, x, group, first_channel, set, block_tiles.first_input(numbers), batch,
-                                   input_depth, input_height, input_width, of_set * 32 + lane);
-  unsigned char* const resident = shared + set * kSetBytes;
-  float* const sums = reinterpret_cast<float*>(shared);
-  const Epilogue epilogue{bias + group * kGroupOutChannels};
-  float* const y_of_group = y + static_cast<long long>(group) * kGroupOutChannels *
-      (static_cast<long long>(output_depth) * output_height * output_width);
-  Col2imAccumulators accumulators;
-  int stage = 0, stage_ahead = 0;
+// ==== conv_ups_2
+extern "C" __global__ void __launch_bounds__(128, 1)
+conv_ups_2(const float* x, const float* weight, const float* bias, float* y, int y_channels, int batch,
+    int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {
+  col2im_wgmma<conv_ups_2_layer>(x, weight, bias, y, y_channels, batch, input_depth, input_height, input_width,
+      output_depth, output_height, output_width);
+}
 
-  #pragma unroll
-  for (int i = 0; i < kWarpRowTiles; ++i)
-    TCONV_UNROLL for (int j = 0; j < kWarpPositionTiles; ++j)
-      TCONV_UNROLL for (int k = 0; k < 4; ++k) accumulators.values[i][j][k] = 0;
-  // The first turns only ask.
-#pragma unroll 1
-  for (int ahead = 0; ahead < kSetKTiles + kStages; ++ahead) {
-    const int step = ahead - kStages;
-    if (step >= 0) {
-      copies.waiting.template wait<kStages - 1>();
-      // The threads of a set meet; orders their memory.
-      meet<kSetThreads>(1 + set);  // all see the step, and none reads the one before any more
-    }
-    copies.begin(ahead < kSetKTiles, resident + stage_ahead * kStageBytes);
-    stage_ahead = stage_ahead + 1 == kStages ? 0 : stage_ahead + 1;
-    if (step < 0) continue;
-    const unsigned char* const of_step = resident + stage * kStageBytes;
-    // Multiplies a step. Resident weights of 32 bits lie as fragments.
-    const unsigned char* const inputs = of_step + kStageWeightBytes;
-    unsigned rows[kWarpRowTiles][4];
-    // Word 2 * half + low of a fragment: row lane / 4 + 8 * low, channel lane % 4 + 4 * half.
-    TCONV_UNROLL for (int word = 0; word < 4; ++word) {
-      float values[kRowsTogether];
-      load_shared<float>(reinterpret_cast<const float*>(of_step + (lane % 4 + word / 2 * 4) * kWeightPitch) +
-          col2im_row_of(first_row_tile, word % 2 * 8 + lane / 4), values);
-      TCONV_UNROLL for (int k = 0; k < kRowsTogether; ++k) rows[k][word] = __float_as_uint(matrix_operand(values[k]));
-    }
-    TCONV_UNROLL for (int j = 0; j < kWarpPositionTiles; j += 1) {
-      unsigned columns[2][2];
-      const int position = (first_position_tile + j) * 8 + lane / 4;
-      TCONV_UNROLL for (int half = 0; half < 2; ++half) {
-        const int channel = lane % 4 + half * 4;
-        const float value = *reinterpret_cast<const float*>(inputs + (channel * kInputPitch + position * 4));
-        columns[0][half] = __float_as_uint(matrix_operand(value));
-      }
-      TCONV_UNROLL for (int i = 0; i < kWarpRowTiles; ++i) {
-        // The product above for an element type.
-        multiply_tf32(accumulators.values[i][j], rows[i], columns[0]);
-      }
-    }
-    stage = stage + 1 == kStages ? 0 : stage + 1;
-  }
-  __syncthreads();  // nobody reads a stage any more
-  col2im_put(accumulators, sums + set * kSums, first_row_tile, first_position_tile, lane);
-  __syncthreads();
-  const BlockTilePosition first = block_tiles.first_input(numbers);
-  const BlockTilePosition first_output = {
-      first.image, height_first_output(numbers.depth, block_tiles.depths, output_depth),
-      height_first_output(numbers.row, block_tiles.rows, output_height),
-      axis_first_output(numbers.column, block_tiles.columns, output_width)};
-  const Col2imOutputs outputs{ sums, epilogue, y_of_group, first, first_output,
-      height_first_output(numbers.depth + 1, block_tiles.depths, output_depth) - first_output.depth,
-      height_first_output(numbers.row + 1, block_tiles.rows, output_height) - first_output.row,
-      axis_first_output(numbers.column + 1, block_tiles.columns, output_width) - first_output.column, first_channel,
-      batch, input_depth, input_height, input_width, y_channels, output_depth, output_height, output_width};
-  outputs.store();
+// ==== conv_ups_3
+extern "C" __global__ void __launch_bounds__(128, 2)
+conv_ups_3(const float* x, const float* weight, const float* bias, float* y, int y_channels, int batch,
+    int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {
+  col2im_wgmma<conv_ups_3_layer>(x, weight, bias, y, y_channels, batch, input_depth, input_height, input_width,
+      output_depth, output_height, output_width);
 }
 
 // ==== launching, on the host; left out where only device code is compiled
@@ -1251,6 +1574,487 @@ static int64_t launched(const std::vector<int64_t>& numbers, tconv::Launch (*lau
 int64_t launch(const std::vector<int64_t>& numbers) {
   switch (numbers[0]) {
     case 0: return launched(numbers, tconv::conv_ups_0_launch, (void*)conv_ups_0);
+    case 1: return launched(numbers, tconv::conv_ups_1_launch, (void*)conv_ups_1);
+    case 2: return launched(numbers, tconv::conv_ups_2_launch, (void*)conv_ups_2);
+    case 3: return launched(numbers, tconv::conv_ups_3_launch, (void*)conv_ups_3);
+  }
+  return cudaErrorInvalidValue;
+}
+#endif
+""",
+    "direct": r"""
+namespace tconv {
+// direct: transposed convolution on CUDA cores, for every problem and every GPU from sm_75 on. The other families of
+// kernels are measured against it.
+//
+// Computes  y[n, co, o] = bias[co] + sum over ci and taps k of  x[n, ci, i] * weight[ci, co, k]  for all i, k with
+// o = i*stride + k*dilation - padding on each axis, inside each group. x, weight and y are contiguous.
+//
+// A position is one (n, qd, qh, qw). It owns stride_d * stride_h * stride_w neighbouring outputs. An output's phase is
+// its place among them: along the width its column phase, along depth and height its row phase. A slab is one depth of
+// a map. A warp owns a *run*: neighbouring positions of one row, or of several rows where maps are narrow. A block owns
+// some runs, and `kChannels` output channels of one group.
+//
+// A run is `kColumns * kPositions` positions in each of 32 / `kColumns` rows. A block owns `kPositionLanes` / 32 runs
+// with all column phases that have taps. Lanes of a warp are neighbouring positions. A thread has all column phases of
+// every `kColumns`-th position of the run in registers, so a larger stride means more accumulators:
+//
+//            q    q+1  q+2        lane = position
+//          |a b c|a b c|a b c|    x: coalesced
+//           ^ one thread          weight: one address
+//
+// A block works on one row phase at a time. All its threads use the same taps of depth and height.
+//
+// A block has `kSplits` sets of such warps. Each sums over its share of the input channels. The first set adds the
+// accumulators of the others to its own, always in the same order.
+//
+// A thread has several positions, so each weight from shared memory serves several products, and several output
+// channels, so each input does too. Weights lie in shared memory as [row tap][input channel][tap of the phase][column
+// phase][output channel]: the weights that one thread multiplies with one input lie together.
+//
+// All weights of a block fit into shared memory, so they are *resident*: the block loads them once. It then walks over
+// the runs with the stride of the grid. At each step it computes all row phases in turn, so that neighbouring rows are
+// read and written at nearly the same time.
+//
+// Inputs are read through the L1 cache.
+//
+// Not-a-number: an input outside the map counts as 0 and is multiplied like others. An infinite or NaN *weight* thus
+// also reaches border outputs whose taps read there. Non-finite inputs reach exactly the outputs that depend on them.
+//
+// Sizes: one plane of a channel and the number of runs must stay below 2^31 unless Index has 64 bits (wide_index).
+// Other offsets always have 64 bits. Every axis must stay below 2^31 - stride - padding.
+
+// Of the layer.
+constexpr int kGroupInChannels = 32, kGroupOutChannels = 16;
+// Of the tile: what a block, a warp and a thread have.
+constexpr int kPositionLanes = 128, kSplits = 2, kColumns = 32, kPositions = 2, kChannels = 16, kPhases = 2,
+    kKTileChannels = 32, kKTileTaps = 2, kUnroll = 2;
+constexpr int kKernel = 4;
+constexpr int kStride = 2;
+constexpr int kThreads = kPositionLanes * kSplits;
+constexpr int kBlockRuns = kPositionLanes / 32;
+constexpr int kRunColumns = kColumns * kPositions;
+constexpr int kShiftSpan = 2;
+constexpr int kWindow = kShiftSpan + (kKTileTaps - 1);
+constexpr int kStageChannels = kUnroll * kSplits;
+// Weights lie as [row tap][input channel][tap][phase][output channel]. A thread loads `items_at_once` weights at a
+// time: all of one row tap and input channel if they are few, else all of one tap, or of one tap and phase.
+constexpr int kTapItems = kPhases * kChannels;
+constexpr int kAccumulatorBytes = 4;
+constexpr int kPaddingTo = 16 / kAccumulatorBytes;
+constexpr int kChannelItems = (kKTileTaps * kTapItems + kPaddingTo - 1) / kPaddingTo * kPaddingTo;
+constexpr int kRowItems = kKTileChannels * kChannelItems;
+constexpr int kExchangePitch = 33;
+constexpr int kExchangeSteps = kPositions * kStride;  // of 32 items, for one line
+constexpr int kExchangeLineItems = kExchangeSteps * kExchangePitch;
+constexpr int kExchangeStepsAtOnce = 4;
+// Enough lines at once, about 16 steps, that loads from shared memory do not wait for each other.
+constexpr int kExchangeLines = 4;
+constexpr int kWarpItems = kExchangeLines * kExchangeLineItems;  // of a warp's buffer
+constexpr int kExchangeItems = kBlockRuns * kWarpItems;
+// Where sets of warps share the input channels, all sets but the first write their accumulators here.
+constexpr int kThreadAccumulators = kPhases * kPositions * kChannels;
+constexpr int kSplitItems = (kSplits - 1) * kThreadAccumulators * kPositionLanes;
+constexpr int kSplitStart = kRowItems + kExchangeItems;
+constexpr int kOtherItems = kExchangeItems + kSplitItems;
+constexpr int kSharedItems = kRowItems + kOtherItems;
+constexpr int kSharedBytes = kAccumulatorBytes * kSharedItems;
+
+#define TCONV_UNROLL _Pragma("unroll")
+#define TCONV_CONSTANT __host__ __device__ constexpr
+#if !defined(TCONV_EMULATOR)
+#define TCONV_DEVICE __device__ __forceinline__
+#define TCONV_MAY_ALIAS
+#define TCONV_SHARED(name)                                      \
+  extern __shared__ __align__(1024) unsigned char tconv_shared[]; \
+  unsigned char* name = tconv_shared
+#endif
+
+// 0 <= index < count, in one comparison.
+TCONV_DEVICE bool in_range(int index, int count) { return static_cast<unsigned>(index) < static_cast<unsigned>(count); }
+
+// A factor of a product, rounded to TF32 where the precision says so. The result equals PTX cvt.rn.tf32.f32 (from sm_90
+// on) and cvt.rna.tf32.f32 (from sm_80 on). Integers do it on every GPU, and faster for kernels on CUDA cores.
+// Infinities and NaN stay as they are.
+TCONV_DEVICE float operand(float value) {
+  const unsigned bits = __float_as_uint(value);
+  if ((bits & 0x7f800000u) == 0x7f800000u) return value;
+  const unsigned half_unit = 0xfffu + (bits >> 13 & 1u);
+  return __uint_as_float((bits + half_unit) & 0xffffe000u);
+}
+
+// The sizes of a problem, and the number of multiprocessors of the GPU. Axes are depth, height and width.
+struct Sizes { int multiprocessors, batch, input[3], output[3]; };
+
+// The launch of a kernel, and of two kernels before it that prepare its weights and its inputs. These have 0 blocks if
+// the kernel takes weights or inputs as they are. `counted`, the highest number in a kernel's count of blocks or works,
+// must stay below 2^31. If `wide_index`, offsets reach 2^31, and the layer's Index must have 64 bits.
+struct Launch {
+  long long blocks, counted;
+  int threads, shared_bytes;
+  bool wide_index;
+  long long weight_blocks, weight_bytes;
+  int input_blocks, input_shared_bytes;
+};
+
+constexpr long long index_limit = 1ll << 31;
+
+// The number of elements of one channel.
+TCONV_CONSTANT long long plane_of(const int (&sizes)[3]) {
+  return static_cast<long long>(sizes[0]) * sizes[1] * sizes[2];
+}
+TCONV_CONSTANT long long larger(long long a, long long b) { return a < b ? b : a; }
+
+// The same value, hidden from the compiler. The compiler then keeps a common part of several addresses in a register
+// and does not compute each address anew.
+#if !defined(TCONV_EMULATOR)
+TCONV_DEVICE long long kept(long long value) {
+  asm("" : "+l"(value));
+  return value;
+}
+template <class T> TCONV_DEVICE const T* kept(const T* value) {
+  asm("" : "+l"(value));
+  return value;
+}
+#endif
+
+// N elements that are loaded or stored at once; the address must be a multiple of their size.
+template <class T, int N> struct alignas(sizeof(T) * N) TCONV_MAY_ALIAS Vector { T values[N]; };
+
+TCONV_CONSTANT int vector_width(int count, int item_bytes) {
+  int width = 16 / item_bytes;
+  while (count % width != 0) width /= 2;
+  return width;
+}
+
+// Copies N values from shared memory by the widest loads, up to 16 bytes, that divide N. The address must be aligned to
+// that width.
+template <class T, int N> TCONV_DEVICE void load_shared(const T* address, T (&values)[N]) {
+  constexpr int width = vector_width(N, sizeof(T));
+  using Wide = Vector<T, width>;
+  TCONV_UNROLL for (int i = 0; i < N; i += width) {
+    const Wide wide = *reinterpret_cast<const Wide*>(address + i);
+    TCONV_UNROLL for (int k = 0; k < width; ++k) values[i + k] = wide.values[k];
+  }
+}
+
+TCONV_CONSTANT int axis_positions(int output_size) { return (output_size - 1) / kStride + 1; }
+
+// (tap * dilation - padding) / stride, rounded down also where it is negative.
+TCONV_CONSTANT int axis_shift_of(int tap) {
+  const long long distance = static_cast<long long>(tap) + (kStride - 1);
+  return static_cast<int>(distance / kStride) - 1;
+}
+
+// The first tap of a phase, or `kernel` if it has none.
+TCONV_CONSTANT int axis_first_tap(int phase) {
+  const int distance = (phase + 1 % kStride) % kStride;
+  int tap = distance;
+  return tap < kKernel ? tap : kKernel;
+}
+
+// The program of a layer without arithmetic after it. Other programs are generated (tconv/pointwise/functor.py), with
+// the same members.
+struct Identity {
+  // A program's values of an output channel, which `of` loads once, and of N outputs that are stored together, which
+  // `fetch` loads. `fetch` gets the address to which the outputs go; it reads nothing if they are not present.
+  struct Channel {};
+  template <int N> struct Values {};
+  template <int N> TCONV_DEVICE Values<N> fetch() const { return {}; }
+};
+
+TCONV_CONSTANT Launch direct_launch(const Sizes& sizes) {
+  const long long runs_a_row = (axis_positions(sizes.output[2]) - 1) / kRunColumns + 1;
+  const long long row_groups = static_cast<long long>(sizes.batch) * sizes.output[0] * sizes.output[1];
+  const long long runs = row_groups * runs_a_row, all = (runs - 1) / kBlockRuns + 1;
+  // Blocks with resident weights walk over the runs, so 32 blocks a multiprocessor are enough.
+  const long long most = larger(1, 32ll * sizes.multiprocessors);
+  Launch launch = {};
+  launch.counted = launch.blocks = most < all ? most : all;
+  launch.threads = kThreads, launch.shared_bytes = kSharedBytes;
+  // A block's walk ends beyond the last run, by less than the number of runs: hence the factor 2.
+  launch.wide_index = larger(2 * (row_groups + runs + kBlockRuns),
+                             larger(plane_of(sizes.input), plane_of(sizes.output))) >= index_limit;
+  return launch;
+}
+
+// The accumulators of a thread: one for each of its rows, column phases, positions and output channels.
+struct DirectAccumulators { float values[1][kPhases][kPositions][kChannels]; };
+
+// Adds the products of one stage of weights, a group of `unroll` input channels at a time.
+//
+// The stage has `channels` input channels. A thread takes every `splits`-th group of them, from group `split` on. With
+// `ahead`, it loads the inputs of its next group while it multiplies. The other parameters are as in `direct_load`.
+TCONV_DEVICE void direct_multiply(const float* stage_weights, const float* stage_x, int stage_column,
+    const int (&columns)[1], int plane, int split, DirectAccumulators& accumulators) {
+  const int first = split * kUnroll;
+  const float* own_weights = stage_weights + first * kChannelItems;
+  const float* from = stage_x + first * static_cast<long long>(plane);
+  float inputs[kUnroll][kWindow][kPositions];
+#pragma unroll 1
+  for (int group = first; group < kKTileChannels; group += kStageChannels) {
+    // Loads the inputs of one group of channels, and rounds them as operands. Places outside the input are 0.
+    TCONV_UNROLL for (int slot = 0; slot < kWindow; ++slot) {
+      const int shift = -1 + slot;
+      TCONV_UNROLL for (int k = 0; k < kUnroll; ++k)
+        TCONV_UNROLL for (int p = 0; p < kPositions; ++p) {
+          // Only the load is conditional, which makes a predicate. More would make a branch, and loads would then wait
+          // for each other.
+          float input{};
+          if (in_range(stage_column - shift + p * kColumns, columns[0]))
+            input = __ldg(from + k * static_cast<long long>(plane) + (p * kColumns - shift));
+          inputs[k][slot][p] = operand(input);
+        }
+    }
+    from += kStageChannels * static_cast<long long>(plane);
+    // Adds the products of one group of `unroll` input channels to the accumulators.
+    TCONV_UNROLL for (int k = 0; k < kUnroll; ++k) {
+      const float* const row_weights = own_weights + k * kChannelItems;
+      float weights[kChannels];
+      TCONV_UNROLL for (int j = 0; j < kKTileTaps; ++j)
+        TCONV_UNROLL for (int a = 0; a < kPhases; ++a) {
+          const int item = j * kTapItems + a * kChannels;
+          load_shared(row_weights + item, weights);
+          TCONV_UNROLL for (int p = 0; p < kPositions; ++p)
+            TCONV_UNROLL for (int c = 0; c < kChannels; ++c) {
+              float& accumulator = accumulators.values[0][a][p][c];
+              accumulator = fmaf(inputs[k][axis_shift_of(a) - -1 + j][p], weights[c], accumulator);
+            }
+        }
+    }
+    own_weights += kStageChannels * kChannelItems;
+  }
+}
+
+// The loaded values of a thread's output channels: the bias, and the epilogue program's values of a channel.
+struct DirectChannels { float biases[kChannels]; };
+
+// An output from its accumulator, rounded to the element type once, at the end. `read` holds the values that the
+// program has fetched for several outputs; this output is number `i` of them.
+template <class Values> TCONV_DEVICE float direct_output(float accumulator, const DirectChannels& channels, int channel,
+    const Identity& program, const Values& read, int i) { return accumulator + channels.biases[channel]; }
+
+TCONV_DEVICE void direct(const float* x, const float* weight, const float* bias, float* y, int y_channels, int batch,
+    int input_width, int output_width, const Identity& program = {}) {
+
+  TCONV_SHARED(shared);
+  float* const tiles = reinterpret_cast<float*>(shared);
+
+  const int split = static_cast<int>(threadIdx.x) / kPositionLanes;
+  const int thread = static_cast<int>(threadIdx.x) % kPositionLanes, lane = thread % 32;
+
+  const int runs_a_row = (axis_positions(output_width) - 1) / kRunColumns + 1, runs = batch * runs_a_row;
+  const int steps = (runs - 1) / kBlockRuns + 1;
+
+  DirectChannels channels;
+  TCONV_UNROLL for (int c = 0; c < kChannels; ++c) {
+    const int channel = c;
+    channels.biases[c] = __ldg(bias + channel);
+  }
+
+  float* const buffer = tiles + kRowItems + thread / 32 * kWarpItems;
+  const bool in_vectors = output_width % kStride == 0;
+  // Loads one stage of weights to shared memory, rounded as operands. Places without a weight become 0.
+#pragma unroll 4
+  for (int i = static_cast<int>(threadIdx.x); i < kRowItems; i += kThreads) {
+    const int item = i % kChannelItems, stage_tap = item / kTapItems, slot = item / kChannels % kPhases;
+    const int in_channel = i / kChannelItems % kKTileChannels, out_channel = item % kChannels;
+
+    int tap = slot;  // the first tap of the slot's phase: phases in registers are numbered by it
+    const long long column_tap = tap + static_cast<long long>(stage_tap) * kStride;
+
+    float value = 0;
+    if (stage_tap < kKTileTaps) {
+      const long long filter = static_cast<long long>(in_channel) * kGroupOutChannels + out_channel;
+      const long long row = filter + i / kRowItems;
+      value = operand(__ldg(weight + row * kKernel + column_tap));
+    }
+    tiles[i] = value;
+  }
+  if (!in_vectors && split == 0) {
+                                   // Clears a warp's buffer. Column phases that no tap reaches are never written there,
+                                   // so they stay 0.
+#pragma unroll 1
+                                   for (int item = static_cast<int>(threadIdx.x) %
+                                       32; item < kWarpItems; item += 32) buffer[item] = 0;
+                                 }
+  __syncthreads();
+
+  const int stride = static_cast<int>(gridDim.x);
+  for (int step = static_cast<int>(blockIdx.x); step < steps; step += stride) {
+    // The thread's first row of positions and its first position there. Its other positions follow `columns` apart.
+    const int run = step * kBlockRuns + thread / 32, step_group = run / runs_a_row;
+    const int width = (run - step_group * runs_a_row) * kRunColumns + lane;
+    const bool in_batch = step_group < batch;
+
+    for (int row_phase = 0; row_phase < 1; ++row_phase) {
+      const int depth_phase = row_phase;
+      DirectAccumulators accumulators = {};
+
+      {
+        const int slab = 0;
+        const bool inside = in_batch;
+        int input_columns[1];
+
+        input_columns[0] = inside && in_range(0, 1) ? input_width : 0;
+        {
+          const long long plane = static_cast<long long>(step_group) * kGroupInChannels;
+          const float* const rows = x + (inside ? (plane + slab) * input_width : 0);
+          direct_multiply(tiles, rows + width, width, input_columns, input_width, split, accumulators);
+        }
+      }
+      // Adds the accumulators of the other splits to the accumulators of the first, by way of `buffer`:
+      // [split][accumulator] [thread]. Called by whole blocks; the buffer may lie where they read weights before.
+      float* const own = &accumulators.values[0][0][0][0];
+      float* const place = tiles + kSplitStart + static_cast<int>(threadIdx.x) % kPositionLanes;
+      constexpr int items = kThreadAccumulators * kPositionLanes;  // of one split
+      __syncthreads();  // all threads have read what lay in the buffer
+      if (split > 0) {
+        TCONV_UNROLL for (int i = 0; i < kThreadAccumulators; ++i)
+          place[(split - 1) * items + i * kPositionLanes] = own[i];
+      }
+      __syncthreads();
+      if (split == 0) {
+        TCONV_UNROLL for (int i = 0; i < kThreadAccumulators; ++i) own[i] += place[i * kPositionLanes];
+      }
+      if (split > 0) continue;
+      const int slab = depth_phase;
+      const long long plane = static_cast<long long>(step_group) * y_channels;
+      const bool inside = in_batch;
+      const long long start = (plane + slab) * output_width;
+      const int plane_rows = inside ? 1 : 0, column = width * kStride;
+      if (in_vectors) {
+        // Stores each position's column phases as one vector. Vectors are aligned: their width divides the output's
+        // width, and `origin` is 0 here.
+        TCONV_UNROLL for (int c = 0; c < kChannels; ++c) {
+          for (int r = 0; r < 1; ++r) {
+            if (!in_range(r, plane_rows)) continue;
+            float* const row = y + (start + c * output_width + static_cast<long long>(r) * output_width + column);
+            TCONV_UNROLL for (int p = 0; p < kPositions; ++p) {
+              constexpr int step = kColumns * kStride;
+              const bool inside = column + p * step < output_width;
+              const auto read = program.template fetch<kStride>();
+              Vector<float, 2> values;
+              TCONV_UNROLL for (int phase = 0; phase < kStride; ++phase) {
+                const int tap = axis_first_tap(phase);
+                const bool has_taps = tap < kKernel;
+                values.values[phase] = direct_output(
+                    has_taps ? accumulators.values[0][tap][p][c] : 0, channels, c, program, read, phase);
+              }
+              if (inside) *reinterpret_cast<Vector<float, 2>*>(row + p * step) = values;
+            }
+          }
+        }
+      } else {
+        // Stores a warp's results as whole runs, through its `buffer` in shared memory. Without taps the buffer is not
+        // used. Called by whole warps.
+        const int run_column = __shfl_sync(0xffffffffu, column, 0), own_item = lane * kStride;
+        TCONV_UNROLL for (int first = 0; first < kChannels; first += kExchangeLines) {
+          __syncwarp();  // all lanes have read the last lines
+          TCONV_UNROLL for (int p = 0; p < kPositions; ++p)
+            TCONV_UNROLL for (int phase = 0; phase < kStride; ++phase) {
+              const int tap = axis_first_tap(phase);
+              if (tap >= kKernel) continue;
+              const int item = own_item + p * kColumns * kStride + phase;
+              float* const place = buffer + item / 32 * kExchangePitch + item % 32;
+              TCONV_UNROLL for (int n = first; n < first + kExchangeLines; ++n)
+                place[(n - first) * kExchangeLineItems] = accumulators.values[0][tap][p][n];
+            }
+          __syncwarp();  // all lanes have written theirs
+          TCONV_UNROLL for (int n = first; n < first + kExchangeLines; ++n) {
+            const int c = n;
+            {
+              // Stores one row of one output channel for a whole warp: from `line` in its buffer, or zeros with the
+              // epilogue applied where no tap reaches the row.
+              const float* const line = buffer + (n - first) * kExchangeLineItems;
+              const long long own_row = in_range(0, plane_rows) ? start : -1;
+              // A run of one row is stored at constant distances from `place`. Aligned stores begin `ahead` items
+              // before the run, at a multiple of 32 elements.
+              const long long begin = own_row + c * output_width + run_column, place = kept(begin + lane);
+
+              // All loads come before all stores, and only stores are conditional. Otherwise each store would wait for
+              // its load.
+              float values[kExchangeStepsAtOnce];
+              bool in_line[kExchangeStepsAtOnce];
+              TCONV_UNROLL for (int s = 0; s < kExchangeStepsAtOnce; ++s) {
+                const int step = s;
+                in_line[s] = true;
+                values[s] = 0;
+                if (in_line[s]) values[s] = line[step * kExchangePitch + lane];
+              }
+              TCONV_UNROLL for (int s = 0; s < kExchangeStepsAtOnce; ++s) {
+                const int step = s, item = step * 32 + lane;
+                const long long offset = 0;
+                const int own_column = run_column + item;
+                if (own_row >= 0 && in_line[s] && own_column < output_width)
+                  y[place + offset + step * 32] = direct_output(
+                      values[s], channels, c, program, program.template fetch<1>(), 0);
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TCONV_CONSTANT Launch conv_ups_3_any_size_launch(const Sizes& sizes) { return direct_launch(sizes); }
+}  // namespace tconv
+using namespace tconv;
+
+// ==== conv_ups_3_any_size
+extern "C" __global__ void __launch_bounds__(256, 2)
+conv_ups_3_any_size(const float* x, const float* weight, const float* bias, float* y, int y_channels, int batch,
+    int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {
+  direct(x, weight, bias, y, y_channels, batch, input_width, output_width);
+}
+
+// ==== launching, on the host; left out where only device code is compiled
+#if !defined(__CUDACC_RTC__) && !defined(TCONV_EMULATOR)
+#include <cstdint>
+#include <cuda_runtime.h>
+#include <vector>
+
+// Enqueues a kernel, and returns a cudaError_t.
+static int enqueue(const void* kernel, void** arguments, int64_t grid, int block, int shared_bytes, int64_t stream) {
+  if (grid >= int64_t(1) << 31) return cudaErrorInvalidConfiguration;
+  const auto blocks = static_cast<unsigned>(grid);
+  const auto on = reinterpret_cast<cudaStream_t>(stream);
+  return cudaLaunchKernel(kernel, blocks, block, arguments, shared_bytes, on);
+}
+
+// Enqueues one kernel, after those that prepare for it, if any. Returns a cudaError_t. If y is 0, it enqueues nothing:
+// it allows the kernel its shared memory on the current device (those that prepare need no leave), and returns the
+// number of samples that one launch may take, the batch or what halving leaves of it, 0 if none fits.
+//
+// `numbers` holds:
+//   0 number of the kernel    1 stream    2 multiprocessors    3 to 6 addresses of x, weight, bias and y
+//   7 address of memory for prepared weights, then prepared inputs    8 channels of the tensor in which y lies
+//   9 batch    10 to 12 depth, height and width of the input    13 to 15 depth, height and width of the output
+//   16 on: addresses of the program's operands
+static int64_t launched(const std::vector<int64_t>& numbers, tconv::Launch (*launch_of)(const tconv::Sizes&),
+                        const void* kernel) {
+  const auto size = [&](int i) { return static_cast<int>(numbers[i]); };
+  tconv::Sizes sizes{size(2), size(9), {size(10), size(11), size(12)}, {size(13), size(14), size(15)}};
+  int64_t stream = numbers[1], x = numbers[3], weight = numbers[4], bias = numbers[5], y = numbers[6];
+  if (y == 0) {
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, launch_of(sizes).shared_bytes);
+    for (; sizes.batch > 0; sizes.batch /= 2) {
+      const tconv::Launch fits = launch_of(sizes);
+      if (fits.counted < tconv::index_limit && !fits.wide_index) break;
+    }
+    return sizes.batch;
+  }
+  int y_channels = size(8), (&input)[3] = sizes.input, (&output)[3] = sizes.output;
+  const tconv::Launch launch = launch_of(sizes);
+  std::vector<void*> arguments = {&x, &weight, &bias, &y, &y_channels, &sizes.batch, input, input + 1,
+                                  input + 2, output, output + 1, output + 2};
+  return enqueue(kernel, arguments.data(), launch.blocks, launch.threads, launch.shared_bytes, stream);
+}
+
+int64_t launch(const std::vector<int64_t>& numbers) {
+  switch (numbers[0]) {
+    case 0: return launched(numbers, tconv::conv_ups_3_any_size_launch, (void*)conv_ups_3_any_size);
   }
   return cudaErrorInvalidValue;
 }
@@ -1313,7 +2117,8 @@ namespace tconv {
 // below 2^31 unless wide_index; the rest is 64-bit.
 
 // Of the tile: what a block, a warp and a thread have.
-constexpr int kChannels = 16;
+constexpr int kPipelineKTileShifts = 2, kChannels = 16;
+constexpr int kShiftsCount = 2;
 // One instruction multiplies 16 rows by 8 positions over 32 bytes of channels. Exact float32 splits each factor into
 // two planes, its rounding to TF32 and the rest, and adds three products.
 constexpr int kItemBytes = 4;
@@ -1323,7 +2128,10 @@ constexpr int kStepChannels = 32 / kItemBytes;
 constexpr int kUnitBytes = 4;
 constexpr int kUnits = 16 / kUnitBytes;
 constexpr int kFragmentBytes = 512;  // 16 rows by 32 bytes of channels, as 32 lanes hold them
+constexpr int kShiftBytes = 16384;
+constexpr int kWeightStageBytes = kPipelineKTileShifts * kShiftBytes;
 constexpr int kStagedBytes = 4;
+constexpr int kPatchLanes = 8;
 
 #define TCONV_UNROLL _Pragma("unroll")
 #define TCONV_CONSTANT __host__ __device__ constexpr
@@ -1693,41 +2501,19 @@ template <long long Count> struct Digits {
 template <class Kernel>
 TCONV_CONSTANT int axis_positions(int output_size) { return (output_size - 1) / Kernel::stride + 1; }
 
-// The tap through which a phase reads at shift number `number`; -1 if there is none.
-TCONV_CONSTANT int height_shifts_tap(int phase, int number) {
-  const long long distance = static_cast<long long>(phase) + static_cast<long long>(number);
-  return distance < 0 || distance >= 1 ? -1 : static_cast<int>(distance);
-}
-
-// The tap through which a phase reads at shift number `number`; -1 if there is none.
-template <class Kernel> TCONV_CONSTANT int shifts_tap(int phase, int number) {
-  const long long distance =
-      static_cast<long long>(phase) + Kernel::padding + static_cast<long long>(Kernel::shifts_lowest + number) *
-          Kernel::stride;
-  return distance < 0 || distance >= Kernel::kernel ? -1 : static_cast<int>(distance);
-}
-
-// Whether any phase of a row tile has a tap at this shift. True, unchecked, for tiles of several phases.
-template <class Kernel> TCONV_CONSTANT bool mma_has_taps(int shift, int phase_tile) {
-  return Kernel::every_phase_has_every_shift ||
-         (height_shifts_tap(phase_tile / Kernel::stride,
-                           shift / Kernel::shifts_count) >= 0 &&
-          shifts_tap<Kernel>(phase_tile % Kernel::stride, shift % Kernel::shifts_count) >= 0);
-}
-
 // The stage after the one that begins at byte `stage`; after the last one, the first.
 template <class Kernel> TCONV_CONSTANT int mma_next_weight_stage(int stage) {
-  return stage == (Kernel::weight_stages - 1) * Kernel::weight_stage_bytes ? 0 : stage + Kernel::weight_stage_bytes;
-}
-
-// The distance, in places, from the input at the highest shift to the input at a shift.
-template <class Kernel> TCONV_CONSTANT int mma_halo_offset(int shift) {
-  const int depth = shift / Kernel::shifts_count, column = shift % Kernel::shifts_count;
-  return (0 - depth) * Kernel::row_places + Kernel::shifts_halo - column;
+  return stage == (Kernel::weight_stages - 1) * kWeightStageBytes ? 0 : stage + kWeightStageBytes;
 }
 
 template <class Kernel> TCONV_CONSTANT int mma_input_stage_before(int stage) {
   return stage == 0 ? (Kernel::input_stages - 1) * Kernel::input_stage_bytes : stage - Kernel::input_stage_bytes;
+}
+
+// The distance, in places, from the input at the highest shift to the input at a shift.
+template <class Kernel> TCONV_CONSTANT int mma_halo_offset(int shift) {
+  const int depth = shift / kShiftsCount, column = shift % kShiftsCount;
+  return (0 - depth) * Kernel::row_places + 1 - column;
 }
 
 template <class Kernel> TCONV_CONSTANT int mma_next_input_stage(int stage) {
@@ -1768,8 +2554,7 @@ template <class Kernel> TCONV_DEVICE const float* mma_first_input(const float* x
 // row, because eight aligned columns are transposed at once. Before sm_90, a wait for weights waits for all copies, so
 // only the next k-tile is in flight.
 template <class Kernel> struct MmaCopiedInputs {
-  static constexpr int lanes = Kernel::patch_lanes, sharers = Kernel::threads / lanes;
-  static constexpr int patch_bytes = Kernel::pipeline_patch_columns * kItemBytes;
+  static constexpr int lanes = kPatchLanes, sharers = Kernel::threads / lanes, patch_bytes = kItemBytes;
   const InputMap<Kernel> map;
   const float* const x;                // of the block's group
   const float* first;                  // of the block tile's first image
@@ -1787,8 +2572,7 @@ template <class Kernel> struct MmaCopiedInputs {
     inside = 0;
     TCONV_UNROLL for (int i = 0; i < Kernel::thread_patches; ++i) {
       const int patch = static_cast<int>(threadIdx.x) % lanes + i * lanes;
-      const auto place = map.place(halo, patch / Kernel::row_patches,
-                                   patch % Kernel::row_patches * Kernel::pipeline_patch_columns - Kernel::patch_lead);
+      const auto place = map.place(halo, patch / Kernel::row_patches, patch % Kernel::row_patches);
       if (place.inside) inside |= 1u << i;
       const int channel = static_cast<int>(threadIdx.x) / lanes;
       offsets[i] = (place.image * static_cast<int>(map.channels) + channel) * map.plane + place.position;
@@ -2015,7 +2799,7 @@ template <class Kernel> struct MmaFilters {
     const Pair row = on_axis<Axis<1, 1, 0, 1>, Shifts<Axis<1, 1, 0, 1>>>(0);
     const Pair column = on_axis<typename Kernel::Width, typename Kernel::WidthShifts>(tap % Kernel::kernel);
     return {(depth.phase + row.phase) * Kernel::stride + column.phase,
-            (depth.shift + row.shift) * Kernel::shifts_count + column.shift};
+            (depth.shift + row.shift) * kShiftsCount + column.shift};
   }
 
   // Writes a pair's vector of one plane. Tiles beyond the last are not written.
@@ -2023,7 +2807,7 @@ template <class Kernel> struct MmaFilters {
     const int tile = channel_tile * Kernel::phase_tiles + pair.phase;
     if (tile >= Kernel::row_blocks * Kernel::block_row_tiles) return;
     const long long block = static_cast<long long>(group) * Kernel::row_blocks + tile / Kernel::block_row_tiles;
-    const long long of_k_tile = (block * Kernel::k_tiles + step / Kernel::stage_steps) * Kernel::shifts + pair.shift;
+    const long long of_k_tile = (block * Kernel::k_tiles + step / Kernel::stage_steps) * kShiftsCount + pair.shift;
     const long long of_tile = of_k_tile * Kernel::block_row_tiles + tile % Kernel::block_row_tiles;
     const long long of_step = of_tile * Kernel::stage_steps + step % Kernel::stage_steps + plane;
     reinterpret_cast<Vector<float, 4>*>(prepared)[of_step * 32 + lane] = factors;
@@ -2057,13 +2841,6 @@ template <class Kernel> struct MmaFilters {
       put(pair, 0, factors);
     }
   }
-
-  // Writes zeros to gaps. The threads that load taps of the same filters share the work.
-  TCONV_DEVICE void clear_gaps(int number, int threads) const {
-    for (int pair = number; pair < Kernel::phases * Kernel::shifts; pair += threads)
-      if (!mma_has_taps<Kernel>(pair % Kernel::shifts, pair / Kernel::shifts))
-        put({pair / Kernel::shifts, pair % Kernel::shifts}, 0, Vector<float, 4>{});
-  }
 };
 
 // Prepares the weights, with one thread for each of `Shape::preparing_items`.
@@ -2082,8 +2859,6 @@ template <class Kernel> TCONV_DEVICE void mma_weights(const float* weight, float
   const MmaFilters<Kernel> filters{prepared, static_cast<int>(digits.rest), step, channel_tile,
                                         static_cast<int>(item % 32)};
   filters.reorder(weight, tap_group * Kernel::taps_together);
-  if (!Kernel::every_phase_has_every_shift)
-    filters.clear_gaps(tap_group, Kernel::taps / Kernel::taps_together);
 }
 
 // Loads the prepared weights to shared memory. They lie in global memory in the order of a block's steps, and fill one
@@ -2107,12 +2882,10 @@ template <class Kernel> struct MmaWeightStages {
   // Asks for the weights of one more step, if there is one.
   TCONV_DEVICE void ask() {
     if (left == 0) return;
-    constexpr int of_last = Kernel::shifts - (Kernel::shift_groups - 1) * Kernel::pipeline_k_tile_shifts;
-    const bool last = shift_group == Kernel::shift_groups - 1;
-    const int shifts = last ? of_last : Kernel::pipeline_k_tile_shifts;
-    copy.begin(stages + stage, from, shifts * Kernel::shift_bytes, 1,
-               {shift_group * Kernel::pipeline_k_tile_shifts, first_row_tile});
-    from += shifts * Kernel::shift_bytes;
+    const bool last = shift_group == 0;
+    const int shifts = last ? kShiftsCount : kPipelineKTileShifts;
+    copy.begin(stages + stage, from, shifts * kShiftBytes, 1, {shift_group * kPipelineKTileShifts, first_row_tile});
+    from += shifts * kShiftBytes;
     shift_group = last ? 0 : shift_group + 1;
     stage = mma_next_weight_stage<Kernel>(stage);
     --left;
@@ -2123,8 +2896,8 @@ template <class Kernel> struct MmaWeightStages {
 // the input at this shift. `weights` points to the lane's fragment of the step in the warp's first row tile. `places`
 // are the lane's places at the highest shift.
 template <class Kernel>
-TCONV_DEVICE void mma_multiply(MmaAccumulators<Kernel>& accumulators, int shift, int moved, int first_row_tile,
-    const unsigned char* weights, const unsigned char* const (&places)[Kernel::lane_places]) {
+TCONV_DEVICE void mma_multiply(MmaAccumulators<Kernel>& accumulators, int moved, const unsigned char* weights,
+    const unsigned char* const (&places)[Kernel::lane_places]) {
   unsigned columns[Kernel::warps_position_tiles][2];
   // Loads columns from `moved` bytes after `places`: `columns[plane][tile]` are the lane's two words of a position
   // tile.
@@ -2135,7 +2908,6 @@ TCONV_DEVICE void mma_multiply(MmaAccumulators<Kernel>& accumulators, int shift,
       columns[j][half] = __float_as_uint(static_cast<float>(factor));
     }
   TCONV_UNROLL for (int i = 0; i < Kernel::warps_row_tiles; ++i) {
-    if (!mma_has_taps<Kernel>(shift, (Kernel::phases_known ? i : first_row_tile + i) % Kernel::phase_tiles)) continue;
     // Exact products: the small ones come first.
 
     const Vector<unsigned, 4> row = *reinterpret_cast<const Vector<unsigned, 4>*>(
@@ -2189,7 +2961,7 @@ TCONV_DEVICE void mma(const float* x, const float* weight, const float* bias, fl
     const BlockTilePosition in_block_tile = position_in_block_tile<Kernel>(
         position < Kernel::block_tile_positions ? position : 0);
     places[i] = ((in_block_tile.image + in_block_tile.depth + in_block_tile.row) * Kernel::row_places +
-        Kernel::patch_lead + in_block_tile.column) * kItemBytes + first_step * Kernel::step_bytes + offset;
+        in_block_tile.column) * kItemBytes + first_step * Kernel::step_bytes + offset;
   }
 
   unsigned char* const weight_stages = shared + Kernel::input_stages * Kernel::input_stage_bytes;
@@ -2216,29 +2988,28 @@ TCONV_DEVICE void mma(const float* x, const float* weight, const float* bias, fl
     const unsigned char* places_of_k_tile[Kernel::lane_places];
     TCONV_UNROLL for (int i = 0; i < Kernel::lane_places; ++i) places_of_k_tile[i] = shared + input_stage + places[i];
     const int stage_ahead = mma_input_stage_before<Kernel>(input_stage);
-#pragma unroll(Kernel::shift_groups)
-    for (int shift_group = 0; shift_group < Kernel::shift_groups; ++shift_group) {
-      weights.copy.wait();
-      if (shift_group == 0) inputs.wait();
-      __syncthreads();
-      if (Kernel::input_parts == 0 && shift_group == 0) ask(0, 1, stage_ahead);
-      weights.ask();
-#pragma unroll(Kernel::pipeline_k_tile_shifts)
-      for (int first = 0; first < Kernel::pipeline_k_tile_shifts; first += 1) {
-        TCONV_UNROLL for (int of_group = first; of_group < first + 1; ++of_group) {
-          const int shift = shift_group * Kernel::pipeline_k_tile_shifts + of_group;
-          if (of_group >= Kernel::pipeline_k_tile_shifts || shift >= Kernel::shifts) break;
-          const int moved = mma_halo_offset<Kernel>(shift) * kItemBytes;
-          TCONV_UNROLL for (int step = 0; step < Kernel::pipeline_k_tile_steps; ++step) {
-            mma_multiply<Kernel>(accumulators, shift, moved + step * Kernel::step_bytes, first_row_tile,
-                fragments + weight_stage + of_group * Kernel::shift_bytes + step * kFragmentBytes, places_of_k_tile);
-            const int part = shift * Kernel::pipeline_k_tile_steps + step;
-            if (part < Kernel::input_parts) ask(part, Kernel::input_parts, stage_ahead);
-          }
+
+    weights.copy.wait();
+    inputs.wait();
+    __syncthreads();
+    if (Kernel::input_parts == 0) ask(0, 1, stage_ahead);
+    weights.ask();
+#pragma unroll(kPipelineKTileShifts)
+    for (int first = 0; first < kPipelineKTileShifts; first += 1) {
+      TCONV_UNROLL for (int of_group = first; of_group < first + 1; ++of_group) {
+        const int shift = of_group;
+        if (of_group >= kPipelineKTileShifts || shift >= kShiftsCount) break;
+        const int moved = mma_halo_offset<Kernel>(shift) * kItemBytes;
+        TCONV_UNROLL for (int step = 0; step < Kernel::pipeline_k_tile_steps; ++step) {
+          mma_multiply<Kernel>(accumulators, moved + step * Kernel::step_bytes,
+              fragments + weight_stage + of_group * kShiftBytes +
+                                        step * kFragmentBytes, places_of_k_tile);
+          const int part = shift * Kernel::pipeline_k_tile_steps + step;
+          if (part < Kernel::input_parts) ask(part, Kernel::input_parts, stage_ahead);
         }
       }
-      weight_stage = mma_next_weight_stage<Kernel>(weight_stage);
     }
+    weight_stage = mma_next_weight_stage<Kernel>(weight_stage);
     end_asking(stage_ahead);
     input_stage = mma_next_input_stage<Kernel>(input_stage);
   }
@@ -2260,38 +3031,16 @@ struct conv_ups_0_any_size_layer {
   using WidthShifts = Shifts<Axis<16, 8, 0, 1>>;
   static constexpr int block_tile_columns = 64, group_in_channels = 256, weight_sets = 16, threads = 256, shared_bytes =
       102416, group_out_channels = 128, kernel = 16, lane_places = 8, warps_position_tiles = 8, channel_bytes = 288,
-          pipeline_patch_columns = 1, thread_patches = 9, halo_patches = 65, row_patches = 65, patch_lead = 0,
-          k_tile_channels = 64, patch_lanes = 8, thread_loads = 18, input_stages = 2, thread_channels = 2, stride = 8,
-          block_tile_origin = 4, blocks = 1, warps_row_tiles = 2, warps_splits = 4, warps = 2, subtile_slots =
-      1, subtile_position_tiles = 8, subtile_pitch = 288, subtile_row_tiles = 1, phase_tiles = 8, block_tile_positions
-      = 64, phases = 8, pitch = 72, taps_together = 2, shifts_count = 2, row_blocks = 16, block_row_tiles = 4, k_tiles
-      = 4, stage_steps = 8, shifts = 2, every_phase_has_every_shift = 1, padding = 0, shifts_lowest = 0, taps = 16,
-          prepared_channel_tiles = 8, steps = 4, shift_groups = 1, pipeline_k_tile_shifts = 2, shift_bytes = 16384,
-          weight_stages = 2, weight_stage_bytes = 32768, row_places = 65, shifts_halo = 1, phases_known = 0,
-          warps_high =
-      2, warps_wide = 1, pipeline_k_tile_steps = 2, step_bytes = 2304, input_stage_bytes = 18432, tile_bytes = 4096,
-          barrier_at = 102400, input_parts = 0, stored_at = 49152, subtile_bytes = 4608;
+          thread_patches = 9, halo_patches = 65, row_patches = 65, k_tile_channels = 64, thread_loads
+      = 18, input_stages = 2, thread_channels = 2, stride = 8, block_tile_origin = 4, blocks = 1, warps_row_tiles = 2,
+          warps_splits = 4, warps = 2, subtile_slots = 1, subtile_position_tiles = 8, subtile_pitch = 288,
+          subtile_row_tiles = 1, phase_tiles = 8, block_tile_positions = 64, phases = 8, pitch = 72, taps_together = 2,
+          row_blocks = 16, block_row_tiles = 4, k_tiles = 4, stage_steps = 8, taps = 16, prepared_channel_tiles = 8,
+          steps
+      = 4, tile_bytes = 4096, weight_stages = 2, row_places = 65, warps_high = 2, warps_wide = 1,
+          pipeline_k_tile_steps = 2, step_bytes = 2304, input_stage_bytes = 18432, barrier_at = 102400,
+          input_parts = 0, stored_at = 49152, subtile_bytes = 4608;
   static constexpr long long preparing_items = 65536, weight_bytes = 2097152, block_weight_bytes = 131072;
-};
-
-// 1-D 128->64 k16 s8 p4 bias tf32
-struct conv_ups_1_layer {
-  using Width = Axis<16, 8, 0, 1>;
-  using WidthShifts = Shifts<Axis<16, 8, 0, 1>>;
-  static constexpr int block_tile_columns = 32, group_in_channels = 128, weight_sets = 4, threads = 128, shared_bytes =
-      86032, group_out_channels = 64, kernel = 16, lane_places = 2, warps_position_tiles = 2, channel_bytes = 160,
-          pipeline_patch_columns = 4, thread_patches = 1, halo_patches = 9, row_patches = 9, patch_lead = 3,
-          k_tile_channels = 64, patch_lanes = 16, thread_loads = 8, input_stages = 2, thread_channels = 8, stride = 8,
-          block_tile_origin = 4, blocks = 2, warps_row_tiles = 8, warps_splits = 2, warps = 2, subtile_slots =
-      8, subtile_position_tiles = 2, subtile_pitch = 160, subtile_row_tiles = 8, phase_tiles = 8, block_tile_positions
-      = 32, phases = 8, pitch = 40, taps_together = 1, shifts_count = 2, row_blocks = 4, block_row_tiles = 8, k_tiles
-      = 2, stage_steps = 8, shifts = 2, every_phase_has_every_shift = 1, padding = 0, shifts_lowest = 0, taps = 16,
-          prepared_channel_tiles = 4, steps = 4, shift_groups = 2, pipeline_k_tile_shifts = 1, shift_bytes = 32768,
-          weight_stages = 2, weight_stage_bytes = 32768, row_places = 36, shifts_halo = 1, phases_known = 1,
-          warps_high =
-      1, warps_wide = 2, pipeline_k_tile_steps = 4, step_bytes = 1280, input_stage_bytes = 10240, tile_bytes = 4096,
-          barrier_at = 86016, input_parts = 4, stored_at = 16384, subtile_bytes = 20480;
-  static constexpr long long preparing_items = 32768, weight_bytes = 524288, block_weight_bytes = 131072;
 };
 
 // 1-D 128->64 k16 s8 p4 bias tf32
@@ -2300,38 +3049,16 @@ struct conv_ups_1_any_size_layer {
   using WidthShifts = Shifts<Axis<16, 8, 0, 1>>;
   static constexpr int block_tile_columns = 32, group_in_channels = 128, weight_sets = 4, threads = 128, shared_bytes =
       75792, group_out_channels = 64, kernel = 16, lane_places = 2, warps_position_tiles = 2, channel_bytes = 160,
-          pipeline_patch_columns = 1, thread_patches = 5, halo_patches = 33, row_patches = 33, patch_lead = 0,
-          k_tile_channels = 32, patch_lanes = 8, thread_loads = 10, input_stages = 2, thread_channels = 2, stride = 8,
-          block_tile_origin = 4, blocks = 3, warps_row_tiles = 8, warps_splits = 2, warps = 2, subtile_slots =
-      8, subtile_position_tiles = 2, subtile_pitch = 160, subtile_row_tiles = 8, phase_tiles = 8, block_tile_positions
-      = 32, phases = 8, pitch = 40, taps_together = 1, shifts_count = 2, row_blocks = 4, block_row_tiles = 8, k_tiles
-      = 4, stage_steps = 4, shifts = 2, every_phase_has_every_shift = 1, padding = 0, shifts_lowest = 0, taps = 16,
-          prepared_channel_tiles = 4, steps = 4, shift_groups = 1, pipeline_k_tile_shifts = 2, shift_bytes = 16384,
-          weight_stages = 2, weight_stage_bytes = 32768, row_places = 33, shifts_halo = 1, phases_known = 1,
-          warps_high =
-      1, warps_wide = 2, pipeline_k_tile_steps = 2, step_bytes = 1280, input_stage_bytes = 5120, tile_bytes = 2048,
-          barrier_at = 75776, input_parts = 2, stored_at = 16384, subtile_bytes = 20480;
+          thread_patches = 5, halo_patches = 33, row_patches = 33, k_tile_channels = 32, thread_loads
+      = 10, input_stages = 2, thread_channels = 2, stride = 8, block_tile_origin = 4, blocks = 3, warps_row_tiles = 8,
+          warps_splits = 2, warps = 2, subtile_slots = 8, subtile_position_tiles = 2, subtile_pitch = 160,
+          subtile_row_tiles = 8, phase_tiles = 8, block_tile_positions = 32, phases = 8, pitch = 40, taps_together = 1,
+          row_blocks = 4, block_row_tiles = 8, k_tiles = 4, stage_steps = 4, taps = 16, prepared_channel_tiles = 4,
+          steps
+      = 4, tile_bytes = 2048, weight_stages = 2, row_places = 33, warps_high = 1, warps_wide = 2,
+          pipeline_k_tile_steps = 2, step_bytes = 1280, input_stage_bytes = 5120, barrier_at = 75776, input_parts = 2,
+          stored_at = 16384, subtile_bytes = 20480;
   static constexpr long long preparing_items = 32768, weight_bytes = 524288, block_weight_bytes = 131072;
-};
-
-// 1-D 64->32 k4 s2 p1 bias tf32
-struct conv_ups_2_layer {
-  using Width = Axis<4, 2, 0, 1>;
-  using WidthShifts = Shifts<Axis<4, 2, 0, 1>>;
-  static constexpr int block_tile_columns = 64, group_in_channels = 64, weight_sets = 1, threads = 128, shared_bytes =
-      51216, group_out_channels = 32, kernel = 4, lane_places = 4, warps_position_tiles = 4, channel_bytes = 288,
-          pipeline_patch_columns = 4, thread_patches = 3, halo_patches = 17, row_patches = 17, patch_lead = 3,
-          k_tile_channels = 64, patch_lanes = 8, thread_loads = 12, input_stages = 1, thread_channels = 4, stride = 2,
-          block_tile_origin = 1, blocks = 4, warps_row_tiles = 2, warps_splits = 1, warps = 4, subtile_slots =
-      2, subtile_position_tiles = 4, subtile_pitch = 160, subtile_row_tiles = 2, phase_tiles = 2, block_tile_positions
-      = 64, phases = 2, pitch = 40, taps_together = 1, shifts_count = 2, row_blocks = 1, block_row_tiles = 4, k_tiles
-      = 1, stage_steps = 8, shifts = 2, every_phase_has_every_shift = 1, padding = 0, shifts_lowest = 0, taps = 4,
-          prepared_channel_tiles = 2, steps = 1, shift_groups = 1, pipeline_k_tile_shifts = 2, shift_bytes = 16384,
-          weight_stages = 1, weight_stage_bytes = 32768, row_places = 68, shifts_halo = 1, phases_known = 1,
-          warps_high =
-      2, warps_wide = 2, pipeline_k_tile_steps = 8, step_bytes = 2304, input_stage_bytes = 18432, tile_bytes = 4096,
-          barrier_at = 51200, input_parts = 8, stored_at = 0, subtile_bytes = 5120;
-  static constexpr long long preparing_items = 2048, weight_bytes = 32768, block_weight_bytes = 32768;
 };
 
 // 1-D 64->32 k4 s2 p1 bias tf32
@@ -2340,73 +3067,26 @@ struct conv_ups_2_any_size_layer {
   using WidthShifts = Shifts<Axis<4, 2, 0, 1>>;
   static constexpr int block_tile_columns = 32, group_in_channels = 64, weight_sets = 1, threads = 128, shared_bytes =
       43024, group_out_channels = 32, kernel = 4, lane_places = 2, warps_position_tiles = 2, channel_bytes = 160,
-          pipeline_patch_columns = 1, thread_patches = 5, halo_patches = 33, row_patches = 33, patch_lead = 0,
-          k_tile_channels = 64, patch_lanes = 8, thread_loads = 20, input_stages = 1, thread_channels = 4, stride = 2,
-          block_tile_origin = 1, blocks = 5, warps_row_tiles = 2, warps_splits = 1, warps = 4, subtile_slots =
-      2, subtile_position_tiles = 2, subtile_pitch = 160, subtile_row_tiles = 2, phase_tiles = 2, block_tile_positions
-      = 32, phases = 2, pitch = 40, taps_together = 1, shifts_count = 2, row_blocks = 1, block_row_tiles = 4, k_tiles
-      = 1, stage_steps = 8, shifts = 2, every_phase_has_every_shift = 1, padding = 0, shifts_lowest = 0, taps = 4,
-          prepared_channel_tiles = 2, steps = 1, shift_groups = 1, pipeline_k_tile_shifts = 2, shift_bytes = 16384,
-          weight_stages = 1, weight_stage_bytes = 32768, row_places = 33, shifts_halo = 1, phases_known = 1,
-          warps_high =
-      2, warps_wide = 2, pipeline_k_tile_steps = 8, step_bytes = 1280, input_stage_bytes = 10240, tile_bytes = 4096,
-          barrier_at = 43008, input_parts = 0, stored_at = 0, subtile_bytes = 5120;
+          thread_patches = 5, halo_patches = 33, row_patches = 33, k_tile_channels = 64, thread_loads
+      = 20, input_stages = 1, thread_channels = 4, stride = 2, block_tile_origin = 1, blocks = 5, warps_row_tiles = 2,
+          warps_splits = 1, warps = 4, subtile_slots = 2, subtile_position_tiles = 2, subtile_pitch = 160,
+          subtile_row_tiles = 2, phase_tiles = 2, block_tile_positions = 32, phases = 2, pitch = 40, taps_together = 1,
+          row_blocks = 1, block_row_tiles = 4, k_tiles = 1, stage_steps = 8, taps = 4, prepared_channel_tiles = 2,
+          steps =
+      1, tile_bytes = 4096, weight_stages = 1, row_places = 33, warps_high = 2, warps_wide = 2,
+          pipeline_k_tile_steps = 8, step_bytes = 1280, input_stage_bytes = 10240, barrier_at = 43008, input_parts = 0,
+          stored_at = 0, subtile_bytes = 5120;
   static constexpr long long preparing_items = 2048, weight_bytes = 32768, block_weight_bytes = 32768;
-};
-
-// 1-D 32->16 k4 s2 p1 bias tf32
-struct conv_ups_3_layer {
-  using Width = Axis<4, 2, 1, 1>;
-  using WidthShifts = Shifts<Axis<4, 2, 1, 1>>;
-  static constexpr int block_tile_columns = 128, group_in_channels = 32, weight_sets = 1, threads = 128, shared_bytes =
-      29712, group_out_channels = 16, kernel = 4, lane_places = 4, warps_position_tiles = 4, channel_bytes = 544,
-          pipeline_patch_columns = 4, thread_patches = 5, halo_patches = 34, row_patches = 34, patch_lead = 3,
-          k_tile_channels = 32, patch_lanes = 8, thread_loads = 10, input_stages = 1, thread_channels = 2, stride = 2,
-          block_tile_origin = 0, blocks = 5, warps_row_tiles = 2, warps_splits = 1, warps = 4, subtile_slots =
-      2, subtile_position_tiles = 4, subtile_pitch = 160, subtile_row_tiles = 2, phase_tiles = 2, block_tile_positions
-      = 128, phases = 2, pitch = 40, taps_together = 1, shifts_count = 3, row_blocks = 1, block_row_tiles = 2, k_tiles
-      = 1, stage_steps = 4, shifts = 3, every_phase_has_every_shift = 0, padding = 1, shifts_lowest = -1, taps = 4,
-          prepared_channel_tiles = 1, steps = 1, shift_groups = 1, pipeline_k_tile_shifts = 3, shift_bytes = 4096,
-          weight_stages = 1, weight_stage_bytes = 12288, row_places = 136, shifts_halo = 2, phases_known = 1,
-          warps_high =
-      1, warps_wide = 4, pipeline_k_tile_steps = 4, step_bytes = 4352, input_stage_bytes = 17408, tile_bytes = 2048,
-          barrier_at = 29696, input_parts = 6, stored_at = 0, subtile_bytes = 5120;
-  static constexpr long long preparing_items = 512, weight_bytes = 12288, block_weight_bytes = 12288;
-};
-
-// 1-D 32->16 k4 s2 p1 bias tf32
-struct conv_ups_3_any_size_layer {
-  using Width = Axis<4, 2, 0, 1>;
-  using WidthShifts = Shifts<Axis<4, 2, 0, 1>>;
-  static constexpr int block_tile_columns = 64, group_in_channels = 32, weight_sets = 1, threads = 128, shared_bytes =
-      20496, group_out_channels = 16, kernel = 4, lane_places = 2, warps_position_tiles = 2, channel_bytes = 288,
-          pipeline_patch_columns = 1, thread_patches = 9, halo_patches = 65, row_patches = 65, patch_lead = 0,
-          k_tile_channels = 32, patch_lanes = 8, thread_loads = 18, input_stages = 1, thread_channels = 2, stride = 2,
-          block_tile_origin = 1, blocks = 6, warps_row_tiles = 2, warps_splits = 1, warps = 4, subtile_slots =
-      2, subtile_position_tiles = 2, subtile_pitch = 160, subtile_row_tiles = 2, phase_tiles = 2, block_tile_positions
-      = 64, phases = 2, pitch = 40, taps_together = 1, shifts_count = 2, row_blocks = 1, block_row_tiles = 2, k_tiles
-      = 1, stage_steps = 4, shifts = 2, every_phase_has_every_shift = 1, padding = 0, shifts_lowest = 0, taps = 4,
-          prepared_channel_tiles = 1, steps = 1, shift_groups = 1, pipeline_k_tile_shifts = 2, shift_bytes = 4096,
-          weight_stages = 1, weight_stage_bytes = 8192, row_places = 65, shifts_halo = 1, phases_known = 1, warps_high =
-      1, warps_wide = 4, pipeline_k_tile_steps = 4, step_bytes = 2304, input_stage_bytes = 9216, tile_bytes = 2048,
-          barrier_at = 20480, input_parts = 0, stored_at = 0, subtile_bytes = 5120;
-  static constexpr long long preparing_items = 512, weight_bytes = 8192, block_weight_bytes = 8192;
 };
 
 TCONV_CONSTANT Launch conv_ups_0_any_size_launch(const Sizes& sizes) {
   return mma_launch<conv_ups_0_any_size_layer>(sizes);
 }
-TCONV_CONSTANT Launch conv_ups_1_launch(const Sizes& sizes) { return mma_launch<conv_ups_1_layer>(sizes); }
 TCONV_CONSTANT Launch conv_ups_1_any_size_launch(const Sizes& sizes) {
   return mma_launch<conv_ups_1_any_size_layer>(sizes);
 }
-TCONV_CONSTANT Launch conv_ups_2_launch(const Sizes& sizes) { return mma_launch<conv_ups_2_layer>(sizes); }
 TCONV_CONSTANT Launch conv_ups_2_any_size_launch(const Sizes& sizes) {
   return mma_launch<conv_ups_2_any_size_layer>(sizes);
-}
-TCONV_CONSTANT Launch conv_ups_3_launch(const Sizes& sizes) { return mma_launch<conv_ups_3_layer>(sizes); }
-TCONV_CONSTANT Launch conv_ups_3_any_size_launch(const Sizes& sizes) {
-  return mma_launch<conv_ups_3_any_size_layer>(sizes);
 }
 }  // namespace tconv
 using namespace tconv;
@@ -2423,16 +3103,6 @@ conv_ups_0_any_size_weights(const float* weight, float* prepared) {
   mma_weights<conv_ups_0_any_size_layer>(weight, prepared);
 }
 
-// ==== conv_ups_1
-extern "C" __global__ void __launch_bounds__(128, 2)
-conv_ups_1(const float* x, const float* weight, const float* bias, float* y, int y_channels, int batch,
-    int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {
-  mma<conv_ups_1_layer>(x, weight, bias, y, y_channels, batch, input_depth, input_height, input_width, output_depth,
-      output_height, output_width);
-}
-extern "C" __global__ void __launch_bounds__(preparing_threads)
-conv_ups_1_weights(const float* weight, float* prepared) { mma_weights<conv_ups_1_layer>(weight, prepared); }
-
 // ==== conv_ups_1_any_size
 extern "C" __global__ void __launch_bounds__(128, 3)
 conv_ups_1_any_size(const float* x, const float* weight, const float* bias, float* y, int y_channels, int batch,
@@ -2445,16 +3115,6 @@ conv_ups_1_any_size_weights(const float* weight, float* prepared) {
   mma_weights<conv_ups_1_any_size_layer>(weight, prepared);
 }
 
-// ==== conv_ups_2
-extern "C" __global__ void __launch_bounds__(128, 4)
-conv_ups_2(const float* x, const float* weight, const float* bias, float* y, int y_channels, int batch,
-    int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {
-  mma<conv_ups_2_layer>(x, weight, bias, y, y_channels, batch, input_depth, input_height, input_width, output_depth,
-      output_height, output_width);
-}
-extern "C" __global__ void __launch_bounds__(preparing_threads)
-conv_ups_2_weights(const float* weight, float* prepared) { mma_weights<conv_ups_2_layer>(weight, prepared); }
-
 // ==== conv_ups_2_any_size
 extern "C" __global__ void __launch_bounds__(128, 5)
 conv_ups_2_any_size(const float* x, const float* weight, const float* bias, float* y, int y_channels, int batch,
@@ -2465,28 +3125,6 @@ conv_ups_2_any_size(const float* x, const float* weight, const float* bias, floa
 extern "C" __global__ void __launch_bounds__(preparing_threads)
 conv_ups_2_any_size_weights(const float* weight, float* prepared) {
   mma_weights<conv_ups_2_any_size_layer>(weight, prepared);
-}
-
-// ==== conv_ups_3
-extern "C" __global__ void __launch_bounds__(128, 5)
-conv_ups_3(const float* x, const float* weight, const float* bias, float* y, int y_channels, int batch,
-    int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {
-  mma<conv_ups_3_layer>(x, weight, bias, y, y_channels, batch, input_depth, input_height, input_width, output_depth,
-      output_height, output_width);
-}
-extern "C" __global__ void __launch_bounds__(preparing_threads)
-conv_ups_3_weights(const float* weight, float* prepared) { mma_weights<conv_ups_3_layer>(weight, prepared); }
-
-// ==== conv_ups_3_any_size
-extern "C" __global__ void __launch_bounds__(128, 6)
-conv_ups_3_any_size(const float* x, const float* weight, const float* bias, float* y, int y_channels, int batch,
-    int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {
-  mma<conv_ups_3_any_size_layer>(x, weight, bias, y, y_channels, batch, input_depth, input_height, input_width,
-      output_depth, output_height, output_width);
-}
-extern "C" __global__ void __launch_bounds__(preparing_threads)
-conv_ups_3_any_size_weights(const float* weight, float* prepared) {
-  mma_weights<conv_ups_3_any_size_layer>(weight, prepared);
 }
 
 // ==== launching, on the host; left out where only device code is compiled
@@ -2560,15 +3198,10 @@ int64_t launch(const std::vector<int64_t>& numbers) {
   switch (numbers[0]) {
     case 0: return launched(numbers, tconv::conv_ups_0_any_size_launch, (void*)conv_ups_0_any_size,
         (void*)conv_ups_0_any_size_weights, nullptr);
-    case 1: return launched(numbers, tconv::conv_ups_1_launch, (void*)conv_ups_1, (void*)conv_ups_1_weights, nullptr);
-    case 2: return launched(numbers, tconv::conv_ups_1_any_size_launch, (void*)conv_ups_1_any_size,
+    case 1: return launched(numbers, tconv::conv_ups_1_any_size_launch, (void*)conv_ups_1_any_size,
         (void*)conv_ups_1_any_size_weights, nullptr);
-    case 3: return launched(numbers, tconv::conv_ups_2_launch, (void*)conv_ups_2, (void*)conv_ups_2_weights, nullptr);
-    case 4: return launched(numbers, tconv::conv_ups_2_any_size_launch, (void*)conv_ups_2_any_size,
+    case 2: return launched(numbers, tconv::conv_ups_2_any_size_launch, (void*)conv_ups_2_any_size,
         (void*)conv_ups_2_any_size_weights, nullptr);
-    case 5: return launched(numbers, tconv::conv_ups_3_launch, (void*)conv_ups_3, (void*)conv_ups_3_weights, nullptr);
-    case 6: return launched(numbers, tconv::conv_ups_3_any_size_launch, (void*)conv_ups_3_any_size,
-        (void*)conv_ups_3_any_size_weights, nullptr);
   }
   return cudaErrorInvalidValue;
 }

@@ -144,7 +144,7 @@ def explain(
             arguments follow, and it runs once, as it is, without gradients.
         gpu: the GPU to ask about; by default the one that holds the tensors. With `gpu`, tensors only give shapes,
             strides and dtypes: they may lie on any device, "meta" as well.
-        family: the kernel family to ask about, "direct", "mma", "wgmma" or "col2im"; by default the one that would run.
+        family: the kernel family to ask about, of those in `tconv.planner.FAMILIES`; by default the one that would run.
         epilogue, epilogue_inputs: of a call of `tconv.conv_transpose2d` and its like, among its arguments.
 
     Returns:

@@ -84,7 +84,7 @@ def test_a_dry_run_lists_the_kernels_and_writes_nothing(model: Callable[[str], s
     # As the library asks and as files do: what answers both is listed once.
     assert 5 < len(lines) < 10 and len({line[1:] for line in lines}) == len(lines)
     found = {(family, precision) for _, family, precision, _ in lines}
-    on_tensor_cores = {(family, "tf32") for family in ("mma", "wgmma", "col2im")}
+    on_tensor_cores = {(family, "tf32") for family in ("mma", "wgmma", "col2im", "col2im_wgmma")}
     assert found == {*on_tensor_cores, ("direct", "fp32"), ("direct", "tf32")}
     times = [float(milliseconds) for milliseconds, *_ in lines]
     assert times == sorted(times) and times[0] > 0

@@ -123,7 +123,7 @@ def test_a_whole_text_takes_as_many_registers(first: str) -> None:
 def takes_as_many_registers(name: str) -> None:
     """As they are given out, by eights, but for eight; and hardly any memory."""
     kernel = INSTANCES[name].kernel
-    arch = "sm_90a" if kernel.family == "wgmma" else "sm_90"
+    arch = "sm_90a" if kernel.family in ("wgmma", "col2im_wgmma") else "sm_90"
     library = compile_source(source.unit(kernel), arch, headers=source.header_directory()).log
     text = whole_text([kernel])
     assert source.launch_name("tconv_kernel0") in text
@@ -164,7 +164,7 @@ def test_a_constant_stands_behind_those_that_it_is_computed_by() -> None:
 
 
 @pytest.mark.rotates(3)
-@pytest.mark.parametrize("family", ["direct", "mma", "wgmma", "col2im"])
+@pytest.mark.parametrize("family", list(FAMILIES))
 def test_a_whole_text_is_the_same_each_time_and_names_no_header(family: str) -> None:
     kernels = [INSTANCES[name].kernel for name in EVALUATED if INSTANCES[name].kernel.family == family][::40]
     text = whole_text(kernels)

@@ -793,6 +793,130 @@ MUTATIONS_OF_WGMMA = {
 }
 
 
+MUTATIONS_OF_COL2IM_WGMMA = {
+    "inputs moved before all have landed": (
+        "      meet<Shape::set_threads>(1 + set);\n    }\n    copies.begin(",
+        "    }\n    copies.begin(",
+        "col2im_wgmma-2d-k3-s1-tf32-part",
+        "thread",
+    ),
+    "a stage that is read before it has landed": (
+        "template wait<Shape::stages_ahead - 1>();",
+        "template wait<Shape::stages_ahead>();",
+        "col2im_wgmma-1d-k4-s2-deep-fp16-high",
+        "plain",
+    ),
+    "a stage that products still read is written": (
+        "Tile::stages - (factors_in_stages ? 2 : 1)",
+        "Tile::stages - 1",
+        "col2im_wgmma-1d-k4-s2-deep-fp16-high",
+        "plain",
+    ),
+    "products of moved inputs that others have not moved yet": (
+        "if (Shape::moves_inputs) meet<Shape::set_threads>(1 + set);",
+        "",
+        "col2im_wgmma-2d-k3-s1-tf32-high",
+        "thread",
+    ),
+    "fragments loaded while products read them": (
+        "products.template wait<0>();\n      weights.load",
+        "weights.load",
+        "col2im_wgmma-1d-k4-s2-deep-tf32-high",
+        "plain",
+    ),
+    "inputs of the next k-tile moved over those that products read": (
+        "moved + k_tile % 2 * Shape::factor_bytes",
+        "moved",
+        "col2im_wgmma-1d-k4-s2-deep-tf32-high",
+        "plain",
+    ),
+    "sums put before products are done": (
+        "of_k_tile.products.template wait<0>();",
+        "",
+        "col2im_wgmma-2d-k3-s1-fp16-part",
+        "plain",
+    ),
+    "sums put over a stage that others read": (
+        "__syncthreads();  // nobody reads a stage any more",
+        "",
+        "col2im_wgmma-2d-k3-s1-tf32-wide",
+        "thread",
+    ),
+    "sums read before all are put": (
+        "thread % 32);\n  __syncthreads();",
+        "thread % 32);",
+        "col2im_wgmma-2d-k3-s1-tf32-high",
+        "thread",
+    ),
+    "sums of the first set alone": (
+        "sums + set * Shape::sums",
+        "sums",
+        "col2im_wgmma-2d-k3-s1-tf32-whole",
+        "plain",
+    ),
+    "rows of a lane's fragments in the wrong tile": (
+        "fragments[step][row / 2][2 * half + row % 2]",
+        "fragments[step][row % Shape::row_tiles][2 * half + row / Shape::row_tiles]",
+        "col2im_wgmma-2d-k3-s1-tf32-high",
+        "plain",
+    ),
+    "factors that are not rounded": (
+        "float_bits(matrix_factor<Layer>(values[row], 0))",
+        "float_bits(values[row])",
+        "col2im_wgmma-2d-k3-s1-tf32-part",
+        "plain",
+    ),
+    "the second tile of rows is the first": (
+        "of_rows = tile * Shape::block_bytes + step",
+        "of_rows = step",
+        "col2im_wgmma-1d-k4-s2-deep-fp16-high",
+        "plain",
+    ),
+    "the second warpgroup has the rows of the first": (
+        "Shape::high_warp(thread) / 4 * Shape::row_tiles",
+        "0 * Shape::row_tiles",
+        "col2im_wgmma-1d-k4-s2-deep-fp16-last",
+        "plain",
+    ),
+    "columns of the second factor step as rows do": (
+        "Columns(second), step * 16 * 128",
+        "Columns(second), step * 32",
+        "col2im_wgmma-1d-k4-s2-deep-fp16-whole",
+        "plain",
+    ),
+    "blocks of the second factor too near": (
+        "byte / 128 * block_bytes",
+        "byte / 128 * 1024",
+        "col2im_wgmma-1d-k4-s2-deep-fp16-whole",
+        "plain",
+    ),
+    "positions of the second warpgroup are those of the first": (
+        "return rows_of_positions ? position * k_tile_bytes",
+        "return rows_of_positions ? 0 * position",
+        "col2im_wgmma-2d-k3-s1-tf32-wide",
+        "plain",
+    ),
+    "a position's channels beyond the last": (
+        "|| first + channel < Layer::group_in_channels",
+        "|| true",
+        "col2im_wgmma-2d-k3-s1-tf32-last",
+        "address",
+    ),
+    "a run that begins where its neighbour does": (
+        "image * channels + channel % items",
+        "image * channels + channel % items / 2 * 2",
+        "col2im_wgmma-1d-k2-s2-deep-fp16-whole",
+        "plain",
+    ),
+    "the first item of a run twice": (
+        "position, channel + 1)) << 16",
+        "position, channel)) << 16",
+        "col2im_wgmma-1d-k2-s2-deep-fp16-whole",
+        "plain",
+    ),
+}
+
+
 MUTATIONS_OF_PROGRAMS = {
     "operands of the first group's channels": (
         "program.of(channel)",
@@ -907,14 +1031,14 @@ MUTATIONS_OF_COL2IM: dict[str, tuple[str, str, str, str]] = {
         "plain",
     ),
     "a step that is not waited for": (
-        "if (step >= 0) {\n        copies.waiting.template wait<Shape::stages_ahead - 1>();",
-        "if (step >= 0) {\n        copies.waiting.template wait<Shape::stages_ahead>();",
+        "if (k_tile >= 0) {\n        copies.waiting.template wait<Shape::stages_ahead - 1>();",
+        "if (k_tile >= 0) {\n        copies.waiting.template wait<Shape::stages_ahead>();",
         "col2im-2d-k2-s2-aligned-tf32-whole",
         "plain",
     ),
     "a set that does not meet": (
-        "col2im_meet<Layer, Tile>(set);  // all see the step",
-        "// all see the step",
+        "col2im_meet<Layer, Tile>(set);  // all see the k-tile, and none reads the one before any more\n      }",
+        "}",
         "col2im-2d-k2-s2-aligned-tf32-shared",
         "thread",
     ),
@@ -973,7 +1097,7 @@ MUTATIONS_OF_COL2IM: dict[str, tuple[str, str, str, str]] = {
         "plain",
     ),
     "the sums of one set of warps": (
-        "split < Tile::Warps::splits; ++split)\n#pragma unroll\n          for (int k",
+        "split < Shape::splits; ++split)\n#pragma unroll\n          for (int k",
         "split < 1; ++split)\n#pragma unroll\n          for (int k",
         "col2im-2d-k2-s2-aligned-tf32-whole",
         "plain",
@@ -1009,8 +1133,8 @@ MUTATIONS_OF_COL2IM: dict[str, tuple[str, str, str, str]] = {
         "thread",
     ),
     "a set that does not meet, where weights are resident": (
-        "col2im_meet<Layer, Tile>(set);  // all see the k-tile",
-        "// all see the k-tile",
+        "col2im_meet<Layer, Tile>(set);  // all see the k-tile, and none reads the one before any more\n      ask();",
+        "ask();",
         "col2im-2d-k3-s1-tf32-resident-shared",
         "thread",
     ),
@@ -1087,7 +1211,7 @@ MUTATIONS_OF_COL2IM: dict[str, tuple[str, str, str, str]] = {
         "plain",
     ),
     "a position's sums of one set of warps": (
-        "split < Tile::Warps::splits; ++split)\n#pragma unroll\n            for (int k",
+        "split < Shape::splits; ++split)\n#pragma unroll\n            for (int k",
         "split < 1; ++split)\n#pragma unroll\n            for (int k",
         "col2im-2d-k2-s2-aligned-tf32-resident",
         "plain",
@@ -1100,6 +1224,7 @@ BY_FAMILY = {
     "mma": MUTATIONS_OF_MMA,
     "wgmma": MUTATIONS_OF_WGMMA,
     "col2im": MUTATIONS_OF_COL2IM,
+    "col2im_wgmma": MUTATIONS_OF_COL2IM_WGMMA,
     "programs": MUTATIONS_OF_PROGRAMS,
 }
 

@@ -9,6 +9,7 @@ from kernel_runs import GPU, SLICED, Tensors, integer_tensors, plan_of, random_t
 from tconv.emulator import EmulatorError, Mode, Order, run
 from tconv.kernels.instances import Instance
 from tconv.kernels.source import inlined, unit
+from tconv.planner import FAMILIES
 from tconv.problem import Problem
 from tconv.sandbox.emulated import launches
 
@@ -70,7 +71,7 @@ def test_it_stays_in_bounds_and_has_no_races(name: str, mode: Mode) -> None:
     assert worst(instance.problem, tensors, emulate(instance, tensors, mode)) == 0
 
 
-@pytest.mark.parametrize("family", ["direct", "mma", "wgmma", "col2im"])
+@pytest.mark.parametrize("family", list(FAMILIES))
 def test_a_kernel_that_forgets_the_larger_tensor_is_caught(family: str) -> None:
     instance = next(each for each in SLICED.values() if each.kernel.family == family and each.problem.batch > 1)
     text = inlined([(instance.kernel, NAME)])

@@ -15,6 +15,7 @@ _GPUS = {
     "mma": "tensor cores from 8.0 on",
     "wgmma": "tensor cores of Hopper, 9.0",
     "col2im": "tensor cores from 8.0 on",
+    "col2im_wgmma": "tensor cores of Hopper, 9.0",
 }
 
 

@@ -11,12 +11,18 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from tconv.kernels import col2im, direct, mma, wgmma
+from tconv.kernels import col2im, col2im_wgmma, direct, mma, wgmma
 from tconv.kernels.cases import PROGRAMS, Instance
 
 #: What the templates of a family read from their parameters, and which values behave differently.
 AXES: Mapping[str, Mapping[str, str]] = MappingProxyType(
-    {"direct": direct.AXES, "mma": mma.AXES, "wgmma": wgmma.AXES, "col2im": col2im.AXES}
+    {
+        "direct": direct.AXES,
+        "mma": mma.AXES,
+        "wgmma": wgmma.AXES,
+        "col2im": col2im.AXES,
+        "col2im_wgmma": col2im_wgmma.AXES,
+    }
 )
 _INSTANCES: Mapping[str, Callable[[], Iterator[Instance]]] = MappingProxyType(
     {
@@ -24,6 +30,7 @@ _INSTANCES: Mapping[str, Callable[[], Iterator[Instance]]] = MappingProxyType(
         "mma": mma.instances,
         "wgmma": wgmma.instances,
         "col2im": col2im.instances,
+        "col2im_wgmma": col2im_wgmma.instances,
     }
 )
 

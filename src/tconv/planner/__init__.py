@@ -3,6 +3,8 @@
 from tconv.planner.choice import choose
 from tconv.planner.col2im import COL2IM
 from tconv.planner.col2im.tile import Col2imTile
+from tconv.planner.col2im_wgmma import COL2IM_WGMMA
+from tconv.planner.col2im_wgmma.tile import Col2imWgmmaTile
 from tconv.planner.direct import DIRECT
 from tconv.planner.direct.tile import DirectTile
 from tconv.planner.families import FAMILIES
@@ -17,11 +19,13 @@ from tconv.planner.wgmma.tile import WgmmaTile
 
 __all__ = [
     "COL2IM",
+    "COL2IM_WGMMA",
     "DIRECT",
     "FAMILIES",
     "MMA",
     "WGMMA",
     "Col2imTile",
+    "Col2imWgmmaTile",
     "DirectTile",
     "Family",
     "Gpu",

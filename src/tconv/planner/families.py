@@ -7,10 +7,13 @@ from types import MappingProxyType
 from typing import Any
 
 from tconv.planner.col2im import COL2IM
+from tconv.planner.col2im_wgmma import COL2IM_WGMMA
 from tconv.planner.direct import DIRECT
 from tconv.planner.family import Family
 from tconv.planner.mma import MMA
 from tconv.planner.wgmma import WGMMA
 
 #: By name; of those that are predicted to be as fast, the first is taken.
-FAMILIES: Mapping[str, Family[Any]] = MappingProxyType({family.name: family for family in (DIRECT, MMA, WGMMA, COL2IM)})
+FAMILIES: Mapping[str, Family[Any]] = MappingProxyType(
+    {family.name: family for family in (DIRECT, MMA, WGMMA, COL2IM, COL2IM_WGMMA)}
+)

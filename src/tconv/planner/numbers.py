@@ -90,6 +90,16 @@ def joined(parts: Sequence[Fields], lengths: Sequence[int]) -> Fields:
     return _mapped(join, *parts)
 
 
+def crossed(*lengths: int) -> tuple[Array, ...]:
+    """Places in sequences of these lengths, for each combination of one of each; those of the last vary first."""
+    return tuple(places.ravel() for places in np.indices(lengths))
+
+
+def every(values: Sequence[int], places: Array) -> Array:
+    """The values at those places."""
+    return np.array(values)[places]
+
+
 def equals(fields: Any, one: Any) -> Any:
     """Of a dataclass of arrays: which of the many is the given one, an array of truth values."""
     same = np.ones(length(fields), bool)

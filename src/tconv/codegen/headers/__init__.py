@@ -44,7 +44,7 @@ def kernel_texts(kernels: Sequence[Kernel[Any]]) -> dict[str, str]:
     """
     families = sorted({kernel.family for kernel in kernels})
     # What instances call.
-    asked = [f"{name}() {name}_weights() {name}_launch() {name.capitalize()}Tile<>" for name in families]
+    asked = [f"{name}() {name}_weights() {name}_launch()" for name in families]
     asked += ["preparing_threads"] * any(map(prepares_weights, families))
     user = " ".join([_HOST_ASKS, *asked, *(configuration(kernel, "any") for kernel in kernels)])
     user = " ".join([user, *sorted({f"{kernel.family}_inputs()" for kernel in kernels if prepares_inputs(kernel)})])
@@ -56,8 +56,8 @@ def kernel_texts(kernels: Sequence[Kernel[Any]]) -> dict[str, str]:
     for family in families:
         of_family = [
             unmarked(text) if name == family_header(family) else _FIRST_COMMENT.sub("", text)
-            for name, text in headers.items()
-            if name.startswith(f"{family}/")
+            for name, text in header_texts([family_header(family)]).items()
+            if not name.startswith(f"{PRIMITIVES}/")
         ]
         parsed = [Text(text) for text in of_family]
         constants = Constants(family, [kernel for kernel in kernels if kernel.family == family], parsed)

@@ -12,7 +12,7 @@ from tree_sitter import Node
 
 from tconv.codegen.headers.syntax import STRUCTS, Text, declared_name, enumerators, field, walk, words
 from tconv.kernels.source import ROUNDING, member_type
-from tconv.planner import Kernel
+from tconv.planner import FAMILIES, Kernel
 from tconv.planner.numbers import ceil_div
 from tconv.planner.shifts import halo, shift_count
 from tconv.problem import Axis
@@ -85,7 +85,7 @@ class Constants:
             if node.type == "enum_specifier"
             for name, number in enumerators(node).items()
         }
-        name = f"{family.capitalize()}Shape"
+        name = FAMILIES[family].shape.__name__
         self._kernels = [
             _OfKernel(name, structs[name], _known_of(kernel, enumerated)) for kernel in dict.fromkeys(kernels)
         ]

@@ -11,7 +11,8 @@ from tconv.kernels.source import ELEMENT
 from tconv.planner import FAMILIES, Kernel
 
 #: Macros that make one product each of their first argument, a type or rows of weights; and what the latter call.
-_OF_TYPES, _OF_ROWS, _OF_BOTH = "TCONV_MATRIX_PRODUCT", "TCONV_WARPGROUP_PRODUCTS", "TCONV_WARPGROUP_PRODUCT"
+_OF_TYPES = "TCONV_MATRIX_PRODUCT"
+_OF_ROWS, _OF_BOTH = "TCONV_(?:WARPGROUP|SHARED)_PRODUCTS", "TCONV_(?:WARPGROUP|SHARED)_PRODUCT"
 _LINE = re.compile(rf"^( *)({_OF_TYPES}|{_OF_ROWS}|{_OF_BOTH})\((\w+), [^\n]*\)( *\\)?\n", re.MULTILINE)
 #: Eight rows have a register: macros by how often eight of those, each made of a smaller one.
 _ROWS_OF_OCTET = 16
@@ -27,12 +28,14 @@ _COLUMNS, _INDENT = 100, 8 * " "
 
 def listed(text: str, kernels: Sequence[Kernel[Any]]) -> str:
     """The primitives for products that `kernels` take."""
-    rows = {FAMILIES[k.family].constants(k)["product_rows"] for k in kernels if k.family == "wgmma"}
+    rows = {
+        constants["product_rows"] for k in kernels if "product_rows" in (constants := FAMILIES[k.family].constants(k))
+    }
     types = {ELEMENT.get(k.layer.precision, "float").removeprefix("tconv::") for k in kernels}
-    wanted = {_OF_TYPES: types, _OF_BOTH: types, _OF_ROWS: set(map(str, rows))}
+    counts = set(map(str, rows))
 
     def needed(line: re.Match[str]) -> str:
-        return line[0] if line[3] in wanted[line[2]] or line[3] == "element" else ""
+        return line[0] if line[3] in (counts if line[2].endswith("S") else types) or line[3] == "element" else ""
 
     text = _LINE.sub(needed, text)
     text = re.sub(r" *\\\n(?=TCONV|#undef)", "\n", text)  # a macro's last line went

@@ -1,6 +1,6 @@
 // col2im: the block tiles over the inputs.
 #pragma once
-#include "col2im/shape.cuh"
+#include "col2im/spans.cuh"
 #include "primitives/block_tiles.cuh"
 
 namespace tconv {
@@ -10,9 +10,8 @@ struct Col2imNumbers {
   int image, depth, row, column;
 };
 
-template <class Layer, class Tile>
+template <class Layer, class Tile, class Shape>
 struct Col2imBlockTiles {
-  using Shape = Col2imShape<Layer, Tile>;
   int depths, rows, columns;  // how many there are
 
   TCONV_DEVICE Col2imBlockTiles(int input_depth, int input_height, int input_width)

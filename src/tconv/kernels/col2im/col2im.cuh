@@ -40,6 +40,7 @@
 //
 // Not-a-number: reaches the outputs that depend on it, and no others.
 #pragma once
+#include "col2im/accumulators.cuh"
 #include "col2im/block_tiles.cuh"
 #include "col2im/copies.cuh"
 #include "col2im/launch.cuh"
@@ -62,8 +63,9 @@ TCONV_DEVICE void col2im_meet(int set) {
 
 // Loads the fragments of two tiles of positions from runs, item by item.
 template <class Layer, class Tile>
-TCONV_DEVICE void col2im_load_runs(const unsigned char* inputs, const Col2imRuns<Layer, Tile>& runs, int step,
-                                   int first_tile, int lane, unsigned (&words)[4]) {
+TCONV_DEVICE void col2im_load_runs(const unsigned char* inputs,
+                                   const Col2imRuns<Layer, Tile, Col2imShape<Layer, Tile>>& runs, int first_tile,
+                                   int lane, unsigned (&words)[4]) {
   using Shape = Col2imShape<Layer, Tile>;
 #pragma unroll
   for (int word = 0; word < 4; ++word) {
@@ -71,8 +73,8 @@ TCONV_DEVICE void col2im_load_runs(const unsigned char* inputs, const Col2imRuns
     const int image = position / Shape::run_positions, channel = word % 2 * 8 + lane % 4 * 2;
     // With one image, where a channel's run begins is the same for all tiles: compilers compute it once.
     const int place = position % Shape::run_positions;
-    const unsigned low = runs.template at<unsigned short>(inputs, step, channel, image)[place];
-    const unsigned high = runs.template at<unsigned short>(inputs, step, channel + 1, image)[place];
+    const unsigned low = runs.template at<unsigned short>(inputs, channel, image)[place];
+    const unsigned high = runs.template at<unsigned short>(inputs, channel + 1, image)[place];
     words[word] = low | high << 16;
   }
 }
@@ -103,8 +105,9 @@ TCONV_DEVICE void col2im_order(unsigned char* weights, int set, int thread) {
 // Multiplies a step. Resident weights of 32 bits lie as fragments.
 template <class Layer, class Tile>
 TCONV_DEVICE void col2im_multiply(Col2imAccumulators<Layer, Tile>& accumulators, const unsigned char* weights,
-                                  const unsigned char* inputs, const Col2imRuns<Layer, Tile>& runs, int step,
-                                  int first_row_tile, int first_position_tile, int lane) {
+                                  const unsigned char* inputs,
+                                  const Col2imRuns<Layer, Tile, Col2imShape<Layer, Tile>>& runs, int first_row_tile,
+                                  int first_position_tile, int lane) {
   using Shape = Col2imShape<Layer, Tile>;
   using Element = typename Layer::Element;
   constexpr int together = Shape::rows_together;
@@ -147,12 +150,12 @@ TCONV_DEVICE void col2im_multiply(Col2imAccumulators<Layer, Tile>& accumulators,
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int channel = lane % 4 + half * 4;
-        const float value = Tile::runs
-                                ? runs.template at<float>(inputs, step, channel,
-                                                          of_run / Shape::run_positions)[of_run % Shape::run_positions]
-                                : *reinterpret_cast<const float*>(
-                                      inputs + (Tile::inputs_last ? position * Shape::input_pitch + channel * 4
-                                                                  : channel * Shape::input_pitch + position * 4));
+        const float value =
+            Tile::runs
+                ? runs.template at<float>(inputs, channel, of_run / Shape::run_positions)[of_run % Shape::run_positions]
+                : *reinterpret_cast<const float*>(inputs + (Tile::inputs_last
+                                                                ? position * Shape::input_pitch + channel * 4
+                                                                : channel * Shape::input_pitch + position * 4));
         columns[0][half] = float_bits(matrix_factor<Layer>(value, 0));
       }
     } else {
@@ -160,7 +163,7 @@ TCONV_DEVICE void col2im_multiply(Col2imAccumulators<Layer, Tile>& accumulators,
       unsigned words[4];
       const int tile = first_position_tile + j + lane / 16, half = lane / 8 % 2;
       if (Tile::runs)
-        col2im_load_runs<Layer, Tile>(inputs, runs, step, first_position_tile + j, lane, words);
+        col2im_load_runs<Layer, Tile>(inputs, runs, first_position_tile + j, lane, words);
       else if (Tile::inputs_last)
         load_matrices(inputs + (tile * 8 + lane % 8) * Shape::input_pitch + half * 16, words);
       else
@@ -198,7 +201,7 @@ TCONV_DEVICE void col2im(const typename Layer::Element* x, const typename Layer:
   // Blocks with the same inputs are neighbours.
   const int weight_set = static_cast<int>(blockIdx.x) % Shape::weight_sets;
   const int group = weight_set / Shape::row_blocks, first_channel = weight_set % Shape::row_blocks * Tile::channels;
-  const Col2imBlockTiles<Layer, Tile> block_tiles(input_depth, input_height, input_width);
+  const Col2imBlockTiles<Layer, Tile, Shape> block_tiles(input_depth, input_height, input_width);
   int number = static_cast<int>(blockIdx.x) / Shape::weight_sets;
   Col2imNumbers numbers = block_tiles.numbers(number);
 
@@ -207,8 +210,8 @@ TCONV_DEVICE void col2im(const typename Layer::Element* x, const typename Layer:
             of_set = warp % (Tile::Warps::high * Tile::Warps::wide);
   const int first_row_tile = of_set % Tile::Warps::high * Shape::warp_row_tiles;
   const int first_position_tile = of_set / Tile::Warps::high * Shape::warp_position_tiles;
-  Col2imCopies<Layer, Tile> copies(weight, x, group, first_channel, set, block_tiles.first_input(numbers), batch,
-                                   input_depth, input_height, input_width, of_set * 32 + lane);
+  Col2imCopies<Layer, Tile, Shape> copies(weight, x, group, first_channel, set, block_tiles.first_input(numbers), batch,
+                                          input_depth, input_height, input_width, of_set * 32 + lane);
   unsigned char* const resident = shared + set * Shape::set_bytes;
   unsigned char* const stages = resident + Shape::resident_bytes;
   float* const sums = reinterpret_cast<float*>(shared + Shape::sums_at);
@@ -224,7 +227,19 @@ TCONV_DEVICE void col2im(const typename Layer::Element* x, const typename Layer:
     const long long begin = Tile::runs ? copies.place(0, group, block_tiles.first_input(numbers), batch, input_depth,
                                                       input_height, input_width)
                                        : 0;
-    return Col2imRuns<Layer, Tile>{static_cast<unsigned>(begin), static_cast<unsigned>(copies.plane)};
+    return Col2imRuns<Layer, Tile, Shape>{static_cast<unsigned>(begin), static_cast<unsigned>(copies.plane)};
+  };
+
+  const auto multiply_k_tile = [&](const unsigned char* weights, const unsigned char* inputs,
+                                   const Col2imRuns<Layer, Tile, Shape>& runs, int k_tile) {
+    const int number = k_tile * Tile::Warps::splits + set;
+    const int channels_left = Layer::group_in_channels - number * Shape::k_tile_channels;
+#pragma unroll
+    for (int i = 0; i < Tile::k_tile_steps; ++i)
+      if (Shape::whole_k_tiles || i * Shape::step_channels < channels_left)
+        col2im_multiply<Layer, Tile>(accumulators, weights + i * Shape::step_channels * Shape::weight_pitch,
+                                     inputs + i * (Tile::inputs_last ? 32 : Shape::step_channels * Shape::input_pitch),
+                                     runs, first_row_tile, first_position_tile, lane);
   };
 
   if (!Tile::resident) {
@@ -233,17 +248,16 @@ TCONV_DEVICE void col2im(const typename Layer::Element* x, const typename Layer:
     // The first turns only ask.
 #pragma unroll 1
     for (int ahead = 0; ahead < Shape::set_k_tiles + Shape::stages_ahead; ++ahead) {
-      const int step = ahead - Shape::stages_ahead;
-      if (step >= 0) {
+      const int k_tile = ahead - Shape::stages_ahead;
+      if (k_tile >= 0) {
         copies.waiting.template wait<Shape::stages_ahead - 1>();
-        col2im_meet<Layer, Tile>(set);  // all see the step, and none reads the one before any more
+        col2im_meet<Layer, Tile>(set);  // all see the k-tile, and none reads the one before any more
       }
       copies.begin(ahead < Shape::set_k_tiles, stages + stage_ahead * Shape::stage_bytes);
       stage_ahead = stage_ahead + 1 == Tile::stages ? 0 : stage_ahead + 1;
-      if (step < 0) continue;
-      const unsigned char* const of_step = stages + stage * Shape::stage_bytes;
-      col2im_multiply<Layer, Tile>(accumulators, of_step, of_step + Shape::stage_weight_bytes, runs,
-                                   set + step * Tile::Warps::splits, first_row_tile, first_position_tile, lane);
+      if (k_tile < 0) continue;
+      const unsigned char* const weights = stages + stage * Shape::stage_bytes;
+      multiply_k_tile(weights, weights + Shape::stage_weight_bytes, runs, k_tile);
       stage = stage + 1 == Tile::stages ? 0 : stage + 1;
     }
     __syncthreads();  // nobody reads a stage any more
@@ -254,7 +268,7 @@ TCONV_DEVICE void col2im(const typename Layer::Element* x, const typename Layer:
         first.image, Shape::Depth::first_output(numbers.depth, block_tiles.depths, output_depth),
         Shape::Height::first_output(numbers.row, block_tiles.rows, output_height),
         Shape::Width::first_output(numbers.column, block_tiles.columns, output_width)};
-    const Col2imOutputs<Layer, Tile, Program> outputs{
+    const Col2imOutputs<Layer, Tile, Shape, Program> outputs{
         sums,
         epilogue,
         y_of_group,
@@ -307,17 +321,7 @@ TCONV_DEVICE void col2im(const typename Layer::Element* x, const typename Layer:
       copies.waiting.template wait<Shape::stages_ahead - 1>();
       col2im_meet<Layer, Tile>(set);  // all see the k-tile, and none reads the one before any more
       ask();
-      const unsigned char* const weights = resident + k_tile * Shape::stage_weight_bytes;
-      const unsigned char* const inputs = stages + stage * Shape::stage_bytes;
-      const int channels_left =
-          Layer::group_in_channels - (k_tile * Tile::Warps::splits + set) * Shape::k_tile_channels;
-#pragma unroll
-      for (int i = 0; i < Tile::k_tile_steps; ++i)
-        if (Shape::whole_k_tiles || i * Shape::step_channels < channels_left)
-          col2im_multiply<Layer, Tile>(
-              accumulators, weights + i * Shape::step_channels * Shape::weight_pitch,
-              inputs + i * (Tile::inputs_last ? 32 : Shape::step_channels * Shape::input_pitch), runs,
-              (k_tile * Tile::Warps::splits + set) * Tile::k_tile_steps + i, first_row_tile, first_position_tile, lane);
+      multiply_k_tile(resident + k_tile * Shape::stage_weight_bytes, stages + stage * Shape::stage_bytes, runs, k_tile);
       stage = stage + 1 == Tile::stages ? 0 : stage + 1;
     }
     // Nobody reads the sums of the block tile before any more. One set alone has met since.
@@ -328,23 +332,23 @@ TCONV_DEVICE void col2im(const typename Layer::Element* x, const typename Layer:
     const BlockTilePosition end =
         block_tiles.first_position({numbers.image + 1, numbers.depth + 1, numbers.row + 1, numbers.column + 1},
                                    output_depth, output_height, output_width);
-    const Col2imPositions<Layer, Tile, Program> positions{sums,
-                                                          epilogue,
-                                                          y_of_group,
-                                                          block_tiles.first_input(numbers),
-                                                          first,
-                                                          end.depth - first.depth,
-                                                          end.row - first.row,
-                                                          end.column - first.column,
-                                                          first_channel,
-                                                          batch,
-                                                          input_depth,
-                                                          input_height,
-                                                          input_width,
-                                                          y_channels,
-                                                          output_depth,
-                                                          output_height,
-                                                          output_width};
+    const Col2imPositions<Layer, Tile, Shape, Program> positions{sums,
+                                                                 epilogue,
+                                                                 y_of_group,
+                                                                 block_tiles.first_input(numbers),
+                                                                 first,
+                                                                 end.depth - first.depth,
+                                                                 end.row - first.row,
+                                                                 end.column - first.column,
+                                                                 first_channel,
+                                                                 batch,
+                                                                 input_depth,
+                                                                 input_height,
+                                                                 input_width,
+                                                                 y_channels,
+                                                                 output_depth,
+                                                                 output_height,
+                                                                 output_width};
     positions.store();
   }
 }

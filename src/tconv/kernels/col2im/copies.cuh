@@ -1,6 +1,6 @@
 // col2im: from global memory to the stages of a warp.
 #pragma once
-#include "col2im/shape.cuh"
+#include "col2im/spans.cuh"
 #include "primitives/asynchronous.cuh"
 #include "primitives/block_tiles.cuh"
 #include "primitives/memory.cuh"
@@ -8,18 +8,17 @@
 namespace tconv {
 
 // Where the runs of a block tile begin in a stage: somewhere in the first 16 bytes of what is copied of each.
-template <class Layer, class Tile>
+template <class Layer, class Tile, class Shape>
 struct Col2imRuns {
-  using Shape = Col2imShape<Layer, Tile>;
   unsigned begin;  // of the first image and channel, in x; its low bits count
   unsigned plane;
 
-  // The run of a channel of step `step`, of which a stage has that step's inputs at `inputs`.
+  // The run of a channel, counted from a multiple of `run_items` on, where its inputs lie at `inputs`. That many
+  // channels further runs begin at the same place.
   template <class Item>
-  TCONV_DEVICE const Item* at(const unsigned char* inputs, int step, int channel, int image) const {
-    constexpr unsigned channels = Layer::groups * Layer::group_in_channels;
-    const unsigned of_image = image * channels + step * Shape::step_channels + channel;
-    const unsigned shift = begin + of_image * plane & (Shape::run_items - 1u);
+  TCONV_DEVICE const Item* at(const unsigned char* inputs, unsigned channel, int image) const {
+    constexpr unsigned channels = Layer::groups * Layer::group_in_channels, items = Shape::run_items;
+    const unsigned of_image = image * channels + channel % items, shift = begin + of_image * plane & (items - 1);
     return reinterpret_cast<const Item*>(inputs + channel * Shape::input_pitch + image * Shape::run_copies * 16) +
            shift;
   }
@@ -28,9 +27,8 @@ struct Col2imRuns {
 // The copies of a thread for its set of warps. What a k-tile needs is a table of copies: weights are rows of channels,
 // inputs are rows of channels or, of `inputs_last`, of positions. Threads share a row; so a thread looks its places up
 // once, and goes on from there by what is constant or the same for all.
-template <class Layer, class Tile>
+template <class Layer, class Tile, class Shape>
 struct Col2imCopies {
-  using Shape = Col2imShape<Layer, Tile>;
   using Element = typename Layer::Element;
   // Threads that share a row, how often, and rows at once.
   static constexpr int weight_sharers = col2im_sharers(Shape::channel_copies, Shape::set_threads);
@@ -49,12 +47,12 @@ struct Col2imCopies {
   static constexpr long long channels = static_cast<long long>(Layer::groups) * Layer::group_in_channels;
 
   // A group of copies is a k-tile; resident weights are a group of their own, the first.
-  static constexpr int all_weight_copies = Tile::resident ? Shape::set_k_tiles * weight_copies : weight_copies;
-  static constexpr int group_copies = !Tile::resident                    ? weight_copies + input_copies
+  static constexpr int all_weight_copies = Shape::resident ? Shape::set_k_tiles * weight_copies : weight_copies;
+  static constexpr int group_copies = !Shape::resident                   ? weight_copies + input_copies
                                       : all_weight_copies < input_copies ? input_copies
                                                                          : all_weight_copies;
 
-  ThreadCopies<16, group_copies, Shape::stages_ahead + (Tile::resident ? 1 : 0)> waiting;
+  ThreadCopies<16, group_copies, Shape::stages_ahead + (Shape::resident ? 1 : 0)> waiting;
   const Element* weight;  // the thread's first of the next k-tile
   const Element* x;
   long long at[places];          // the thread's inputs in x, in channel 0 of the group; below 0 for what does not exist
@@ -73,7 +71,7 @@ struct Col2imCopies {
     this->weight =
         weight + (static_cast<long long>(group) * Layer::group_in_channels + first + thread / weight_sharers) * filter +
         static_cast<long long>(first_channel) * Shape::taps + thread % weight_sharers * weight_items;
-    if (!Tile::resident) begin_block_tile(group, first_k_tile, block_tile, batch, depths, height, width);
+    if (!Shape::resident) begin_block_tile(group, first_k_tile, block_tile, batch, depths, height, width);
   }
 
   // Later copies of inputs are of this block tile, from the set's first k-tile on.
@@ -140,7 +138,7 @@ struct Col2imCopies {
     for (int k_tile = 0; k_tile < Shape::set_k_tiles; ++k_tile) {
       begin_weights(weights + k_tile * Shape::stage_weight_bytes);
       next_weights();
-      first += Tile::Warps::splits * Shape::k_tile_channels;
+      first += Shape::splits * Shape::k_tile_channels;
     }
     waiting.end_group();
   }
@@ -161,12 +159,13 @@ struct Col2imCopies {
       const int row = i / weight_turns * weight_rows, turn = i % weight_turns * weight_sharers;
       const int channel = thread / weight_sharers + row, number = thread % weight_sharers + turn;
       if (number < Shape::channel_copies && channel < Shape::k_tile_channels)
-        copy<Shape::weight_copy>(weights + row * Shape::weight_pitch + turn * Shape::weight_copy,
-                                 weight + row * filter + turn * weight_items,
-                                 exists(channel) && number * weight_items < rows);
+        copy<Shape::weight_copy>(
+            Shape::factors_in_stages ? to + Shape::factor_place(channel, number * Shape::weight_copy)
+                                     : weights + row * Shape::weight_pitch + turn * Shape::weight_copy,
+            weight + row * filter + turn * weight_items, exists(channel) && number * weight_items < rows);
     }
   }
-  TCONV_DEVICE void next_weights() { weight += Tile::Warps::splits * Shape::k_tile_channels * filter; }
+  TCONV_DEVICE void next_weights() { weight += Shape::splits * Shape::k_tile_channels * filter; }
 
   TCONV_DEVICE void begin_inputs(unsigned char* stage) {
     unsigned char* const inputs =
@@ -177,7 +176,9 @@ struct Col2imCopies {
       const int slow = thread / input_sharers + row, fast = thread % input_sharers + turn;
       if (fast >= Shape::row_copies || slow >= Shape::input_rows) continue;
       const bool present = exists(Tile::inputs_last ? fast * input_items : slow) && at[i % places] >= 0;
-      unsigned char* const to = inputs + row * Shape::input_pitch + turn * Shape::input_copy;
+      unsigned char* const to = Shape::factors_in_stages && !Tile::runs
+                                    ? stage + Shape::input_place(slow, fast * Shape::input_copy)
+                                    : inputs + row * Shape::input_pitch + turn * Shape::input_copy;
       const long long from = at[i % places] + of_step + (Tile::inputs_last ? 0 : row * plane);
       if (Tile::runs) {
         const int shift = static_cast<int>(from) & (Shape::run_items - 1);
@@ -190,8 +191,8 @@ struct Col2imCopies {
     }
   }
   TCONV_DEVICE void next_inputs() {
-    first += Tile::Warps::splits * Shape::k_tile_channels;
-    of_step += Tile::Warps::splits * Shape::k_tile_channels * (Tile::inputs_last ? 1 : plane);
+    first += Shape::splits * Shape::k_tile_channels;
+    of_step += Shape::splits * Shape::k_tile_channels * (Tile::inputs_last ? 1 : plane);
   }
 
   TCONV_DEVICE bool exists(int channel) const {

@@ -17,7 +17,7 @@ TCONV_CONSTANT Launch col2im_launch(const Sizes& sizes) {
       larger(1, static_cast<long long>(sizes.multiprocessors) * Tile::blocks / Shape::weight_sets);
   const long long turns = Tile::resident ? ceil_div(block_tiles, at_once) : 1;
   launch.blocks = Shape::weight_sets * ceil_div(block_tiles, turns);
-  launch.counted = Shape::weight_sets * block_tiles + launch.blocks;
+  launch.counted = Shape::weight_sets * block_tiles + (Tile::resident ? launch.blocks : 0);
   launch.threads = Shape::threads, launch.shared_bytes = Shape::shared_bytes;
   return launch;
 }

@@ -1,6 +1,6 @@
-// col2im: from the sums of the warps to outputs, where weights are resident: a thread has all phases of a position.
+// col2im: from the sums of the warps to outputs, a thread has all phases of a position.
 #pragma once
-#include "col2im/shape.cuh"
+#include "col2im/spans.cuh"
 #include "primitives/block_tiles.cuh"
 #include "primitives/division.cuh"
 #include "primitives/epilogue.cuh"
@@ -8,9 +8,8 @@
 namespace tconv {
 
 // The positions of a block tile: from `first` on, so many on each axis, of the images and channels of the block.
-template <class Layer, class Tile, class Program>
+template <class Layer, class Tile, class Shape, class Program>
 struct Col2imPositions {
-  using Shape = Col2imShape<Layer, Tile>;
   using Element = typename Layer::Element;
   using Depth = typename Shape::Depth;
   using Height = typename Shape::Height;
@@ -62,7 +61,7 @@ struct Col2imPositions {
           const bool is_first =
               d < Layer::Depth::tap_period && h < Layer::Height::tap_period && w < Layer::Width::tap_period;
 #pragma unroll
-          for (int split = 0; split < Tile::Warps::splits; ++split)
+          for (int split = 0; split < Shape::splits; ++split)
 #pragma unroll
             for (int k = 0; k < channels; ++k) {
               const float* const from =

@@ -1,49 +1,17 @@
 // col2im: the constants of a kernel, from its layer and its tile.
 #pragma once
-#include "primitives/axis.cuh"
+#include "col2im/spans.cuh"
 #include "primitives/elements.cuh"
 
 namespace tconv {
 
-// The inputs of an axis that a block has: `Size` of them, from a multiple of `Together` on. Blocks along the axis
-// overlap, so that each output is summed by the one block that has all its inputs.
-//
-// Position q owns `stride` outputs, from q * stride - origin on: the phases. Tap k makes output number rest(k) of
-// position q from input q - shift(k). `Aligned`: the outputs of a position begin at a multiple of the stride.
-template <class Axis, int Size, int Together, bool Aligned>
-struct Col2imSpan {
-  static constexpr int size = Size, together = Together;
-  static constexpr int moved = Aligned ? Axis::padding % Axis::stride : 0, origin = Axis::padding - moved;
-  static TCONV_CONSTANT long long place(long long tap) { return tap * Axis::dilation - moved + Axis::stride; }
-  static TCONV_CONSTANT int rest(int tap) { return static_cast<int>(place(tap) % Axis::stride); }
-  static TCONV_CONSTANT int shift(int tap) { return static_cast<int>(place(tap) / Axis::stride) - 1; }
-  static constexpr int lowest = shift(0), overlap = shift(Axis::kernel - 1) - lowest;
-  // A block that is no longer than the overlap is the only one (the planner sees to that).
-  static constexpr int step = size - overlap < together ? size : (size - overlap) / together * together;
-
-  static TCONV_CONSTANT int count(int inputs) { return inputs <= size ? 1 : 1 + ceil_div(inputs - size, step); }
-  // The positions of block `number` of `count` begin here; those of the one after the last, behind all.
-  static TCONV_CONSTANT int first_position(int number, int count, int outputs) {
-    const int all = (outputs - 1 + origin) / Axis::stride + 1, first = (number - 1) * step + size + lowest;
-    return number == count || first > all                 ? all
-           : number == 0 || first < origin / Axis::stride ? origin / Axis::stride
-                                                          : first;
-  }
-  // The same of its outputs.
-  static TCONV_CONSTANT int first_output(int number, int count, int outputs) {
-    const int first = ((number - 1) * step + size) * Axis::stride - Axis::padding;
-    return number == 0 || first < 0 ? 0 : number == count || first > outputs ? outputs : first;
-  }
-};
-
-// Of so many threads, those that share a row of copies: all, or so few that several rows are copied at once.
-TCONV_CONSTANT int col2im_sharers(int copies, int threads) {
-  return copies < threads ? power_of_two_from(copies) : threads;
-}
-
 template <class Layer, class Tile>
 struct Col2imShape {
   using Element = typename Layer::Element;
+  static constexpr bool resident = Tile::resident;
+  static constexpr bool factors_in_stages = false;  // fragments are loaded from stages
+  static TCONV_CONSTANT int factor_place(int, int) { return 0; }
+  static TCONV_CONSTANT int input_place(int, int) { return 0; }
   using Depth = Col2imSpan<typename Layer::Depth, Tile::BlockTile::depths, 1, false>;
   using Height = Col2imSpan<typename Layer::Height, Tile::BlockTile::rows, 1, false>;
   // Of resident weights, outputs of a row are stored `vector` at once where rows begin at multiples of that.
@@ -84,7 +52,8 @@ struct Col2imShape {
   static constexpr int k_tile_channels = Tile::k_tile_steps * step_channels;
   static constexpr int k_tiles = ceil_div(Layer::group_in_channels, k_tile_channels);
   static constexpr bool whole_k_tiles = Layer::group_in_channels % (k_tile_channels * Tile::Warps::splits) == 0;
-  static constexpr int set_k_tiles = ceil_div(k_tiles, Tile::Warps::splits);
+  static constexpr int splits = Tile::Warps::splits;
+  static constexpr int set_k_tiles = ceil_div(k_tiles, splits);
   static constexpr int set_threads = 32 * Tile::Warps::high * Tile::Warps::wide,
                        threads = set_threads * Tile::Warps::splits;
   // K-tiles that are asked for before the first is waited for: all, or all stages but the one that is read.
@@ -138,7 +107,6 @@ struct Col2imShape {
 
   static_assert(item_bytes <= 4, "sums are float");
   static_assert(Tile::stages >= 1 && (Tile::resident || Tile::stages <= set_k_tiles), "a stage holds a k-tile");
-  static_assert(Tile::resident || Tile::k_tile_steps == 1, "only resident weights have k-tiles of several steps");
   static_assert(stages_ahead >= 1, "one stage alone would be read and written at once");
   static_assert(positions % Tile::patch_positions == 0, "a block has whole patches");
   static_assert(!Tile::runs || !Tile::inputs_last, "runs are of a channel");

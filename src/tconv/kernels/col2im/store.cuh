@@ -1,6 +1,6 @@
 // col2im: from the sums of the warps to outputs.
 #pragma once
-#include "col2im/shape.cuh"
+#include "col2im/spans.cuh"
 #include "primitives/axis.cuh"
 #include "primitives/block_tiles.cuh"
 #include "primitives/division.cuh"
@@ -26,34 +26,9 @@ struct Meeting {
   }
 };
 
-// Of each lane of a warp, for its tiles of rows and positions.
-template <class Layer, class Tile>
-struct Col2imAccumulators {
-  using Shape = Col2imShape<Layer, Tile>;
-  float values[Shape::warp_row_tiles][Shape::warp_position_tiles][4];
-};
-
-// Puts the accumulators of a warp into shared memory, as `sums[row][position]` of its set.
-template <class Layer, class Tile>
-TCONV_DEVICE void col2im_put(const Col2imAccumulators<Layer, Tile>& accumulators, float* sums, int first_row_tile,
-                             int first_position_tile, int lane) {
-  using Shape = Col2imShape<Layer, Tile>;
-#pragma unroll
-  for (int i = 0; i < Shape::warp_row_tiles; ++i)
-#pragma unroll
-    for (int half = 0; half < 2; ++half)
-#pragma unroll
-      for (int j = 0; j < Shape::warp_position_tiles; ++j)
-        *reinterpret_cast<Vector<float, 2>*>(
-            sums + Shape::row_of(first_row_tile + i, half * 8 + lane / 4) * Shape::sums_pitch +
-            (first_position_tile + j) * 8 +
-            lane % 4 * 2) = {{accumulators.values[i][j][2 * half], accumulators.values[i][j][2 * half + 1]}};
-}
-
 // The outputs of a block: from `first` on, so many on each axis, of the images and channels of the block.
-template <class Layer, class Tile, class Program>
+template <class Layer, class Tile, class Shape, class Program>
 struct Col2imOutputs {
-  using Shape = Col2imShape<Layer, Tile>;
   using Element = typename Layer::Element;
   const float* sums;
   const Epilogue<Layer, Program>& epilogue;
@@ -90,8 +65,8 @@ struct Col2imOutputs {
         const bool there = row_there && w.is_there(n_w, input_width);
         const int row = channel * Shape::taps + tap_row + w.tap(n_w);
         const float* const from = sums + (there ? row * Shape::sums_pitch + position_row + w.input(n_w) : 0);
-#pragma unroll(Tile::Warps::splits* Shape::sum_channels <= 16 ? Tile::Warps::splits : 4)
-        for (int split = 0; split < Tile::Warps::splits; ++split)
+#pragma unroll(Shape::splits* Shape::sum_channels <= 16 ? Shape::splits : 4)
+        for (int split = 0; split < Shape::splits; ++split)
 #pragma unroll
           for (int k = 0; k < Shape::sum_channels; ++k) {
             const float value = from[split * Shape::sums + k * (Shape::taps * Shape::sums_pitch)];

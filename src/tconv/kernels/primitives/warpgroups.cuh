@@ -23,6 +23,19 @@ struct FactorRows {
   TCONV_DEVICE unsigned long long at(int bytes) const { return descriptor + bytes / 16; }
 };
 
+// PTX's matrix descriptor for 16 rows along k of a factor of 16-bit items that lies row by row along k: blocks of 64
+// columns, `Depth` rows of 128 bytes, swizzled as above. `at` gives the one that begins `bytes` further: at the next 16
+// rows, or at another block.
+template <int Depth>
+struct FactorColumns {
+  unsigned long long descriptor;
+
+  explicit TCONV_DEVICE FactorColumns(const void* shared)
+      : descriptor((static_cast<unsigned>(__cvta_generic_to_shared(shared)) >> 4 & 0x3fffu) | Depth * 8ull << 16 |
+                   64ull << 32 | 1ull << 62) {}
+  TCONV_DEVICE unsigned long long at(int bytes) const { return descriptor + bytes / 16; }
+};
+
 // Sets the registers of each thread of a warpgroup to `Count`, out of the block's registers. All its warps call this.
 // `take_registers` waits until other warpgroups have given enough. PTX setmaxnreg.
 template <int Count>
@@ -86,14 +99,14 @@ TCONV_DEVICE void store_matrices(void* row, const unsigned (&words)[4]) {
 // The instruction for `Rows` rows of the second factor, PTX's N.
 template <class Factor, int Rows>
 struct WarpgroupProduct;
-#define TCONV_WARPGROUP_PRODUCT(element, shape, type, transposed, octets, a0, a1, a2, a3, b)                         \
+#define TCONV_WARPGROUP_PRODUCT(element, shape, type, transposed, octets, a0, a1, a2, a3, b)                     \
   template <>                                                                                                    \
   struct WarpgroupProduct<element, 16 * octets> {                                                                \
     static TCONV_DEVICE void add(float (&accumulators)[8 * octets], const unsigned (&a)[4],                      \
                                  unsigned long long factor) {                                                    \
       asm volatile("{ .reg .pred adds; setp.eq.b32 adds, 0, 0; wgmma.mma_async.sync.aligned." shape ".f32." type \
                    "." type " {" TCONV_NUMBERS_##octets "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #b      \
-                                                        ", adds, 1, 1" transposed "; }"                              \
+                                                        ", adds, 1, 1" transposed "; }"                          \
                    : TCONV_ACCUMULATORS_##octets                                                                 \
                    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(factor));                                   \
     }                                                                                                            \
@@ -116,11 +129,51 @@ TCONV_WARPGROUP_PRODUCTS(256, 16, 128, 129, 130, 131, 132)
 #undef TCONV_WARPGROUP_PRODUCTS
 #undef TCONV_WARPGROUP_PRODUCT
 
+// The same where the first factor lies in shared memory, too, row by row along k: of 16-bit items alone. The second one
+// lies so if `Columns`.
+template <class Factor, int Rows>
+struct SharedProduct {
+  template <int Columns>
+  static TCONV_DEVICE void add(float (&)[Rows / 2], unsigned long long, unsigned long long) {}  // never called
+};
+#define TCONV_SHARED_PRODUCT(element, shape, type, octets, a, b, columns)                                        \
+  template <>                                                                                                    \
+  struct SharedProduct<element, 16 * octets> {                                                                   \
+    template <int Columns>                                                                                       \
+    static TCONV_DEVICE void add(float (&accumulators)[8 * octets], unsigned long long first,                    \
+                                 unsigned long long second) {                                                    \
+      asm volatile("{ .reg .pred adds; setp.eq.b32 adds, 0, 0; wgmma.mma_async.sync.aligned." shape ".f32." type \
+                   "." type " {" TCONV_NUMBERS_##octets "}, %" #a ", %" #b ", adds, 1, 1, 1, %" #columns "; }"   \
+                   : TCONV_ACCUMULATORS_##octets                                                                 \
+                   : "l"(first), "l"(second), "n"(Columns));                                                     \
+    }                                                                                                            \
+  };
+#define TCONV_SHARED_PRODUCTS(rows, octets, a, b, columns)                     \
+  TCONV_SHARED_PRODUCT(Half, "m64n" #rows "k16", "f16", octets, a, b, columns) \
+  TCONV_SHARED_PRODUCT(BFloat16, "m64n" #rows "k16", "bf16", octets, a, b, columns)
+TCONV_SHARED_PRODUCTS(16, 1, 8, 9, 10)
+TCONV_SHARED_PRODUCTS(32, 2, 16, 17, 18)
+TCONV_SHARED_PRODUCTS(48, 3, 24, 25, 26)
+TCONV_SHARED_PRODUCTS(64, 4, 32, 33, 34)
+TCONV_SHARED_PRODUCTS(96, 6, 48, 49, 50)
+TCONV_SHARED_PRODUCTS(128, 8, 64, 65, 66)
+TCONV_SHARED_PRODUCTS(144, 9, 72, 73, 74)
+TCONV_SHARED_PRODUCTS(160, 10, 80, 81, 82)
+TCONV_SHARED_PRODUCTS(192, 12, 96, 97, 98)
+TCONV_SHARED_PRODUCTS(240, 15, 120, 121, 122)
+TCONV_SHARED_PRODUCTS(256, 16, 128, 129, 130)
+#undef TCONV_SHARED_PRODUCTS
+#undef TCONV_SHARED_PRODUCT
+
 // Begins an accumulator with a value here: the compiler cannot move this between products that are on their way.
 TCONV_DEVICE void begin_accumulator(float& accumulator, float value) {
   accumulator = value;
   asm volatile("" : "+f"(accumulator));
 }
+
+// Shows what this thread has written to shared memory to products that are asked for later, once a barrier has passed:
+// they read it past the thread's own order of memory. PTX fence.proxy.async.
+TCONV_DEVICE void show_to_products() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // Asynchronous products of a warpgroup, in groups: accumulators += A * B for 64 rows of A, 16 in each warp, and `Rows`
 // rows of B, over 32 bytes of each along k. A lies in registers, B in shared memory. A lane's fragments of A, and of
@@ -140,6 +193,18 @@ struct WarpgroupProducts {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
   }
 };
+
+// The same where the first factor lies in shared memory, too: its 64 columns that begin at `a_bytes`.
+template <class Factor, int Rows, int Depth, int RowBytes>
+TCONV_DEVICE void add_shared(WarpgroupProducts&, float (&accumulators)[Rows / 2], const FactorColumns<Depth>& a,
+                             int a_bytes, const FactorRows<RowBytes>& b, int bytes) {
+  SharedProduct<Factor, Rows>::template add<0>(accumulators, a.at(a_bytes), b.at(bytes));
+}
+template <class Factor, int Rows, int Depth>
+TCONV_DEVICE void add_shared(WarpgroupProducts&, float (&accumulators)[Rows / 2], const FactorColumns<Depth>& a,
+                             int a_bytes, const FactorColumns<Depth>& b, int bytes) {
+  SharedProduct<Factor, Rows>::template add<1>(accumulators, a.at(a_bytes), b.at(bytes));
+}
 #endif
 
 }  // namespace tconv

@@ -6,7 +6,7 @@ import math
 from functools import lru_cache
 
 from tconv.planner.col2im import launch as rules
-from tconv.planner.col2im.candidates import candidates, copies_fit, why_none
+from tconv.planner.col2im.candidates import candidates, fits, why_none
 from tconv.planner.col2im.model import Col2imCost, predict
 from tconv.planner.col2im.shape import Col2imShape
 from tconv.planner.col2im.tile import Col2imTile
@@ -53,7 +53,7 @@ class _Col2im(Family[Col2imTile]):
         return predict(problem, kernel.layer, kernel.tile, gpu)
 
     def runs(self, kernel: Kernel[Col2imTile], problem: Problem) -> bool:
-        return copies_fit(problem, kernel.tile)
+        return fits(problem, kernel.tile)
 
     def reads_channels_last(self, kernel: Kernel[Col2imTile]) -> bool:
         return bool(kernel.tile.channels_last)

@@ -73,8 +73,8 @@ def grid(problem: Problem, layer: Layer, kernel: LaunchTraits) -> int:
 
 
 def counted(problem: Problem, layer: Layer, kernel: LaunchTraits) -> int:
-    """What must stay below 2^31: numbers of block tiles, which a block counts beyond the last by less than a grid."""
-    return works(problem, layer, kernel) + grid(problem, layer, kernel)
+    """What must stay below 2^31: numbers of block tiles, beyond the last of which blocks count by less than a grid."""
+    return works(problem, layer, kernel) + where(kernel.at_once > 0, grid(problem, layer, kernel), 0)
 
 
 def needs_wide_index(problem: Problem, layer: Layer, kernel: LaunchTraits) -> bool:

@@ -134,7 +134,7 @@ def _at_once(problem: Problem, layer: Layer, tile: Col2imTile, gpu: Gpu, fitted:
         of_multiprocessor * fitted.copy * copies / _CLOCK,
         of_multiprocessor * fitted.item * items / _CLOCK,
         of_multiprocessor * (fitted.result * results + fitted.output * outputs / (shape.threads / 32) ** 0.5) / _CLOCK,
-        waves * (fitted.block + shape.set_steps * (fitted.step + fitted.product * tiles)) / _CLOCK,
+        waves * (fitted.block + shape.set_k_tiles * fitted.step + shape.set_steps * fitted.product * tiles) / _CLOCK,
         fitted.memory * problem.bytes_moved / gpu.copy_bandwidth,
     )
     return Col2imCost(*parts, SHORTEST_SECONDS + sum(parts) + fused_seconds(problem, gpu))

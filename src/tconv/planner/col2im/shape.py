@@ -175,16 +175,16 @@ class Col2imShape:
         """From the weights of a channel to those of the next."""
         if self.item_bytes < 4:
             return self.row_tiles * 32 + 16
-        return 4 * _conflict_free(self.row_tiles * 16, 1)
+        return 4 * conflict_free(self.row_tiles * 16, 1)
 
     @cached_property
     def input_pitch(self) -> int:
         """From a channel's inputs to the next channel's, or from a position's channels to the next position's."""
         by_channel = (
-            self.position_tiles * 16 + 16 if self.item_bytes < 4 else 4 * _conflict_free(8 * self.position_tiles, 1)
+            self.position_tiles * 16 + 16 if self.item_bytes < 4 else 4 * conflict_free(8 * self.position_tiles, 1)
         )
         of_runs = self.tile.block_tile.images * self.run_copies * _COPY_BYTES
-        of_runs = of_runs if self.item_bytes < 4 else 4 * _conflict_free(of_runs // 4, 1)
+        of_runs = of_runs if self.item_bytes < 4 else 4 * conflict_free(of_runs // 4, 1)
         return where(
             self.tile.runs > 0,
             of_runs,
@@ -210,7 +210,7 @@ class Col2imShape:
     @cached_property
     def sums_pitch(self) -> int:
         """Floats from the sums of a row to those of the next."""
-        return _conflict_free(8 * self.position_tiles, self.rows_together)
+        return conflict_free(8 * self.position_tiles, self.rows_together)
 
     @cached_property
     def shared_bytes(self) -> int:
@@ -278,7 +278,7 @@ def spans(axis: Axis, inputs: int, size: int, together: int = 1, shared: int | N
     return 1 + most(0, ceil_div(inputs - size, step))
 
 
-def _conflict_free(least_pitch: int, rows: int) -> int:
+def conflict_free(least_pitch: int, rows: int) -> int:
     """The smallest pitch from there on with which `rows` rows lie 8 banks apart."""
     step = 32 // rows
     return least_pitch + (8 // rows - least_pitch) % step

@@ -1,5 +1,5 @@
-// What `kernels/primitives/warpgroups.cuh` does by PTX, on the CPU: products are taken when they are asked for, or not
-// before they are waited for.
+// What `kernels/primitives/warpgroups.cuh` does by PTX, on the CPU. Where copies are late, products are taken when they are
+// asked for: they show what has not landed. Else they are taken when they are waited for: they show what was overwritten.
 #pragma once
 
 namespace tconv {
@@ -20,6 +20,8 @@ inline void store_matrices(void* row, const unsigned (&words)[4]) {
   for (int m = 0; m < 4; ++m) static_cast<unsigned*>(rows[m])[lane_index() % 4] = words[m];
 }
 
+inline void show_to_products() {}
+
 inline void begin_accumulator(float& accumulator, float value) { accumulator = value; }
 
 template <int RowBytes>
@@ -31,6 +33,22 @@ struct FactorRows {
   unsigned word(int bytes, int row, int number) const {
     const auto address = reinterpret_cast<unsigned long long>(start) + bytes + row * RowBytes + number * 4;
     return *reinterpret_cast<const unsigned*>(address ^ (address >> 7 & (RowBytes / 16 - 1)) << 4);
+  }
+};
+
+template <int Depth>
+struct FactorColumns {
+  const unsigned char* start;
+
+  explicit FactorColumns(const void* shared) : start(static_cast<const unsigned char*>(shared)) {}
+  unsigned item(int bytes, int k, int column) const {
+    const auto address = reinterpret_cast<unsigned long long>(start) + bytes + (column / 64 * Depth + k) * 128 +
+                         column % 64 * 2;
+    return *reinterpret_cast<const unsigned short*>(address ^ (address >> 7 & 7) << 4);
+  }
+  // A column's items 2 * number and the next one along k.
+  unsigned word(int bytes, int column, int number) const {
+    return item(bytes, 2 * number, column) | item(bytes, 2 * number + 1, column) << 16;
   }
 };
 
@@ -51,9 +69,10 @@ struct WarpgroupProducts {
   struct Asked {
     void (*run)(const Asked&);
     float* accumulators;
-    const unsigned (*a)[4];
+    const unsigned (*a)[4];  // registers, or nullptr
+    const unsigned char* a_start;
     const unsigned char* b;
-    int bytes, group;
+    int a_bytes, bytes, group;
   };
   static constexpr int most_asked = 256;
   Asked asked[most_asked];
@@ -62,10 +81,8 @@ struct WarpgroupProducts {
   void begin_group() {}
   template <class Element, int Rows, int RowBytes>
   void add(float (&accumulators)[Rows / 2], const unsigned (&a)[4], const FactorRows<RowBytes>& b, int bytes) {
-    const Asked product = {take<Element, Rows, RowBytes>, accumulators, &a, b.start, bytes, newest};
-    if (!copies_are_late()) return product.run(product);
-    if (count == most_asked) refuse("wgmma: more products on their way than the emulator keeps", Place::here());
-    asked[count++] = product;
+    ask({take<Element, Rows, FactorRows<RowBytes>, FactorColumns<16>>, accumulators, &a, nullptr, b.start, 0, bytes,
+         newest});
   }
   void end_group() { ++newest; }
   template <int N>
@@ -75,14 +92,41 @@ struct WarpgroupProducts {
     for (int i = done; i < count; ++i) asked[i - done] = asked[i];
     count -= done;
   }
-  template <class Element, int Rows, int RowBytes>
+
+  void ask(const Asked& product) {
+    if (copies_are_late()) return product.run(product);
+    if (count == most_asked) refuse("wgmma: more products on their way than the emulator keeps", Place::here());
+    asked[count++] = product;
+  }
+  template <class Element, int Rows, class Second, class First>
   static void take(const Asked& product) {
-    const FactorRows<RowBytes> rows(product.b);
+    const Second second(product.b);
     unsigned words[Rows < 32 ? 1 : Rows / 32 + 1][8];
     for (int row = static_cast<int>(lane_index()); row < Rows; row += 32)
-      for (int word = 0; word < 8; ++word) words[row / 32][word] = rows.word(product.bytes, row, word);
-    multiply_rows(WarpgroupProductOf<Element>::value, product.accumulators, *product.a, words, Rows, Place::here());
+      for (int word = 0; word < 8; ++word) words[row / 32][word] = second.word(product.bytes, row, word);
+    unsigned own[4];
+    if (product.a == nullptr) {
+      const First first(product.a_start);
+      const int warp = static_cast<int>(threadIdx.x) / 32 % 4, lane = static_cast<int>(lane_index());
+      for (int word = 0; word < 4; ++word)
+        own[word] = first.word(product.a_bytes, warp * 16 + word % 2 * 8 + lane / 4, word / 2 * 4 + lane % 4);
+    }
+    multiply_rows(WarpgroupProductOf<Element>::value, product.accumulators, product.a == nullptr ? own : *product.a,
+                  words, Rows, Place::here());
   }
 };
+
+template <class Element, int Rows, int Depth, int RowBytes>
+void add_shared(WarpgroupProducts& products, float (&accumulators)[Rows / 2], const FactorColumns<Depth>& a,
+                int a_bytes, const FactorRows<RowBytes>& b, int bytes) {
+  products.ask({WarpgroupProducts::take<Element, Rows, FactorRows<RowBytes>, FactorColumns<Depth>>, accumulators,
+                nullptr, a.start, b.start, a_bytes, bytes, products.newest});
+}
+template <class Element, int Rows, int Depth>
+void add_shared(WarpgroupProducts& products, float (&accumulators)[Rows / 2], const FactorColumns<Depth>& a,
+                int a_bytes, const FactorColumns<Depth>& b, int bytes) {
+  products.ask({WarpgroupProducts::take<Element, Rows, FactorColumns<Depth>, FactorColumns<Depth>>, accumulators,
+                nullptr, a.start, b.start, a_bytes, bytes, products.newest});
+}
 
 }  // namespace tconv_emulator::primitives

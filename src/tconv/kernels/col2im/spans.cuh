@@ -1,0 +1,43 @@
+// col2im: the inputs and outputs of block tiles along an axis.
+#pragma once
+#include "primitives/axis.cuh"
+
+namespace tconv {
+
+// The inputs of an axis that a block has: `Size` of them, from a multiple of `Together` on. Blocks along the axis
+// overlap, so that each output is summed by the one block that has all its inputs.
+//
+// Position q owns `stride` outputs, from q * stride - origin on: the phases. Tap k makes output number rest(k) of
+// position q from input q - shift(k). `Aligned`: the outputs of a position begin at a multiple of the stride.
+template <class Axis, int Size, int Together, bool Aligned>
+struct Col2imSpan {
+  static constexpr int size = Size, together = Together;
+  static constexpr int moved = Aligned ? Axis::padding % Axis::stride : 0, origin = Axis::padding - moved;
+  static TCONV_CONSTANT long long place(long long tap) { return tap * Axis::dilation - moved + Axis::stride; }
+  static TCONV_CONSTANT int rest(int tap) { return static_cast<int>(place(tap) % Axis::stride); }
+  static TCONV_CONSTANT int shift(int tap) { return static_cast<int>(place(tap) / Axis::stride) - 1; }
+  static constexpr int lowest = shift(0), overlap = shift(Axis::kernel - 1) - lowest;
+  // A block that is no longer than the overlap is the only one (the planner sees to that).
+  static constexpr int step = size - overlap < together ? size : (size - overlap) / together * together;
+
+  static TCONV_CONSTANT int count(int inputs) { return inputs <= size ? 1 : 1 + ceil_div(inputs - size, step); }
+  // The positions of block `number` of `count` begin here; those of the one after the last, behind all.
+  static TCONV_CONSTANT int first_position(int number, int count, int outputs) {
+    const int all = (outputs - 1 + origin) / Axis::stride + 1, first = (number - 1) * step + size + lowest;
+    return number == count || first > all                 ? all
+           : number == 0 || first < origin / Axis::stride ? origin / Axis::stride
+                                                          : first;
+  }
+  // The same of its outputs.
+  static TCONV_CONSTANT int first_output(int number, int count, int outputs) {
+    const int first = ((number - 1) * step + size) * Axis::stride - Axis::padding;
+    return number == 0 || first < 0 ? 0 : number == count || first > outputs ? outputs : first;
+  }
+};
+
+// Of so many threads, those that share a row of copies: all, or so few that several rows are copied at once.
+TCONV_CONSTANT int col2im_sharers(int copies, int threads) {
+  return copies < threads ? power_of_two_from(copies) : threads;
+}
+
+}  // namespace tconv

@@ -1,0 +1,117 @@
+"""Instances of the `col2im_wgmma` family."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+from tconv.kernels.cases import CASES, IN_EVERY_PRECISION, Case, Instance
+from tconv.planner import Col2imWgmmaTile, Kernel
+from tconv.planner.col2im.shape import overlap
+from tconv.planner.col2im.tile import BlockTile
+from tconv.planner.col2im_wgmma import why_not_col2im_wgmma
+from tconv.planner.col2im_wgmma.candidates import col2im_wgmma_tile
+from tconv.planner.col2im_wgmma.shape import Col2imWgmmaShape
+from tconv.planner.col2im_wgmma.tile import Warpgroups
+from tconv.problem import Precision, Problem
+
+#: What the templates read from their parameters, and which values behave differently.
+AXES: dict[str, str] = {
+    "Layer::Element": "float, Half, BFloat16",
+    "Layer::spatial_dims": "1, 2 and 3",
+    "Layer::Depth": "trivial, strided, dilated",
+    "Layer::Height": "trivial, strided, dilated",
+    "Layer::Width": "taps that overlap and not; dilation with and without a stride; phases without taps",
+    "Layer::groups": "1, several, depthwise",
+    "Layer::group_in_channels": "1, few, a whole number of k-tiles and not",
+    "Layer::group_out_channels": "1, a full block, a partial block, several blocks",
+    "Layer::has_bias": "both",
+    "Tile::BlockTile::images": "1 and several",
+    "Tile::BlockTile::depths": "a part of the map, all",
+    "Tile::BlockTile::rows": "a part of the map, all",
+    "Tile::BlockTile::columns": "a part of the map, all",
+    "Tile::channels": "1 to 32: one tile of rows a warpgroup and several",
+    "Tile::Warpgroups::high": "1 and 2",
+    "Tile::Warpgroups::wide": "1 and 2",
+    "Tile::Warpgroups::splits": "1 and several; some without a k-tile",
+    "Tile::k_tile_steps": "2 and 4; k-tiles that lack channels",
+    "Tile::stages": "as many as k-tiles, and fewer",
+    "Tile::patch_positions": "1 to 8: copies of 2 bytes to 16",
+    "Tile::runs": "both; of one image and of several",
+    "Tile::inputs_last": "both; channels in whole copies and not",
+    "Tile::channels_last": "both",
+}
+#: Cases with every tile, for loads of every size.
+_ALIGNED = ("2d-k2-s2-aligned", "2d-k3x2-s2x2-aligned")
+_PRECISIONS: tuple[Precision, ...] = ("tf32", "fp16", "bf16", "tf32_rna")
+#: More: stages that go round, blocks of 64 positions, runs of several k-tiles.
+_DEEP: dict[str, Case] = {
+    "1d-k4-s2-deep": Case((150, 24), (64,), (4,), (2,), (1,), batch=3),
+    "1d-k2-s2-deep": Case((170, 30), (75,), (2,), (2,), bias=True),
+    "2d-k3-s2-deep": Case((140, 20), (6, 12), (3, 3), (2, 2), (1, 1), output_padding=(1, 1)),
+}
+_DEEP_PRECISIONS: tuple[Precision, ...] = ("tf32", "fp16")
+#: Of a block, about.
+_POSITIONS, _DEEP_POSITIONS = 64, 160
+
+
+def instances() -> Iterator[Instance]:
+    """Every case with a tile of its own, those of some in every precision; and deep ones."""
+    for number, (name, case) in enumerate(CASES.items()):
+        every = name in IN_EVERY_PRECISION
+        for precision in _PRECISIONS if every else (_PRECISIONS[number % len(_PRECISIONS)],):
+            problem = case.problem(precision)
+            if why_not_col2im_wgmma(problem.layer, 1) is not None:
+                continue
+            tiles = list(_tiles(problem, _POSITIONS).items())
+            if not every and name not in _ALIGNED:
+                tiles = [tiles[number % len(tiles)]]
+            for width, tile in tiles:
+                yield _instance(f"{name}-{precision}-{width}", problem, tile)
+    for name, case in _DEEP.items():
+        for precision in _DEEP_PRECISIONS:
+            problem = case.problem(precision)
+            for width, tile in _tiles(problem, _DEEP_POSITIONS).items():
+                yield _instance(f"{name}-{precision}-{width}", problem, tile)
+
+
+def _instance(name: str, problem: Problem, tile: Col2imWgmmaTile) -> Instance:
+    return Instance(f"col2im_wgmma-{name}", problem, Kernel("col2im_wgmma", problem.layer, tile))
+
+
+def _tiles(problem: Problem, positions: int) -> dict[str, Col2imWgmmaTile]:
+    """By name: whole images, as far as they fit; parts of them, which overlap where taps do; channels_last ones."""
+    axes, sizes = problem.layer.axes, problem.input_size
+    halves = [
+        min(size, max(overlap(axis, aligned=True) + 1, -(-size // 2))) for axis, size in zip(axes, sizes, strict=True)
+    ]
+    taps = math.prod(problem.layer.kernel)
+    images = 2 if 2 * math.prod(sizes) <= positions else 1
+    whole, part = BlockTile(images, *sizes), BlockTile(1, *halves)
+    if math.prod(sizes) > positions:
+        whole = BlockTile(1, *(min(size, overlap(axis) + 3) for axis, size in zip(axes, sizes, strict=True)))
+    # One image more than there is.
+    several = replace(whole, images=problem.batch + 1) if images > 1 else whole
+    few = 2 * max(1, min(16, 32 // taps))
+    made = {
+        "whole": (whole, Warpgroups(1, 1, 2), few, 2, False),
+        "part": (part, Warpgroups(1, 1, 1), 1, 4, False),
+        "last": (part, Warpgroups(2, 1, 1), 2 * few, 4, True),
+        "wide": (several, Warpgroups(1, 2, 2), few, 2, False),
+        "high": (part, Warpgroups(2, 1, 1), 4 * few, 2, False),
+    }
+    tiles = {
+        name: col2im_wgmma_tile(
+            problem, tile, warpgroups=groups, channels=channels, k_tile_steps=steps, stages=1, channels_last=last
+        )
+        for name, (tile, groups, channels, steps, last) in made.items()
+    }
+    if not Col2imWgmmaShape(problem.layer, tiles["wide"]).fits_products:
+        del tiles["wide"]
+    # As many stages as k-tiles, or as few as go round.
+    for name, tile in tiles.items():
+        shape = Col2imWgmmaShape(problem.layer, tile)
+        steps = shape.set_k_tiles
+        tiles[name] = replace(tile, stages=steps if name == "whole" else min(1 + shape.stages_read, steps))
+    return tiles

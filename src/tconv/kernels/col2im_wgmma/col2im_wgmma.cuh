@@ -1,0 +1,147 @@
+// col2im_wgmma: as `col2im`, one GEMM and col2im, by warpgroups. Only on sm_90a. For layers of few positions with more
+// products than `mma.sync` makes in the time in which their weights arrive.
+//
+// The matrices, the block tiles, the copies and the sums are those of `col2im`. Weights are the first factor, inputs
+// the second.
+//
+// Factors of 16 bits. The tensor core reads both from shared memory, as copies put them there: of each channel a row of
+// 128 bytes, swizzled, for 64 rows of the product or for 64 positions. It wants nothing else of threads but that they
+// ask. Runs of inputs begin anywhere; those are moved, as all inputs of 32 bits are.
+//
+// Factors of 32 bits. The tensor core takes them from shared memory only where the channels of a row lie together. So
+// a lane loads the fragments of its weights from a stage, and threads move inputs from a stage to such rows, rounded,
+// while the products of the k-tile before run.
+//
+// The warpgroups. `splits` sets of `high` x `wide` warpgroups share the input channels: a set has every splits-th
+// k-tile of them, and waits for no other set. Its warpgroups share rows and positions.
+//
+// Shared memory. Sums take the place of all else:
+//
+//   | set 0: moved inputs of even and odd k-tiles, stages of weights and inputs  | set 1: ...
+//   | sums of set 0  | sums of set 1 | ...
+//
+// Rounding: factors to TF32 on their way from a stage; outputs once, after the epilogue.
+//
+// Not-a-number: reaches the outputs that depend on it, and no others.
+#pragma once
+#include "col2im/block_tiles.cuh"
+#include "col2im/positions.cuh"
+#include "col2im/store.cuh"
+#include "col2im_wgmma/inputs.cuh"
+#include "col2im_wgmma/launch.cuh"
+#include "col2im_wgmma/products.cuh"
+#include "primitives/barriers.cuh"
+
+namespace tconv {
+
+template <class Layer, class Tile, class Program = Identity>
+TCONV_DEVICE void col2im_wgmma(const typename Layer::Element* x, const typename Layer::Element* weight,
+                               const typename Layer::Element* bias, typename Layer::Element* y, int y_channels,
+                               int batch, int input_depth, int input_height, int input_width, int output_depth,
+                               int output_height, int output_width, const Program& program = {}) {
+  using Shape = Col2imWgmmaShape<Layer, Tile>;
+  TCONV_SHARED(shared);
+  const int set = static_cast<int>(threadIdx.x) / Shape::set_threads,
+            thread = static_cast<int>(threadIdx.x) % Shape::set_threads;
+
+  // Blocks with the same inputs are neighbours.
+  const int weight_set = static_cast<int>(blockIdx.x) % Shape::weight_sets;
+  const int group = weight_set / Shape::row_blocks, first_channel = weight_set % Shape::row_blocks * Tile::channels;
+  const Col2imBlockTiles<Layer, Tile, Shape> block_tiles(input_depth, input_height, input_width);
+  const Col2imNumbers numbers = block_tiles.numbers(static_cast<int>(blockIdx.x) / Shape::weight_sets);
+  const BlockTilePosition first = block_tiles.first_input(numbers);
+
+  Col2imCopies<Layer, Tile, Shape> copies(weight, x, group, first_channel, set, first, batch, input_depth, input_height,
+                                          input_width, thread);
+  const long long begin = Tile::runs ? copies.place(0, group, first, batch, input_depth, input_height, input_width) : 0;
+  const Col2imRuns<Layer, Tile, Shape> runs{static_cast<unsigned>(begin), static_cast<unsigned>(copies.plane)};
+  unsigned char* const moved = shared + set * Shape::set_bytes;
+  unsigned char* const stages = moved + Shape::moved_bytes;
+  Col2imWgmmaAccumulators<Layer, Tile> accumulators;
+  Col2imWgmmaProducts<Layer, Tile> of_k_tile;
+  int stage = 0, stage_ahead = 0;
+  accumulators.clear();
+  // The first turns only ask.
+#pragma unroll 1
+  for (int ahead = 0; ahead < Shape::set_k_tiles + Shape::stages_ahead; ++ahead) {
+    const int k_tile = ahead - Shape::stages_ahead;
+    if (k_tile >= 0) {
+      copies.waiting.template wait<Shape::stages_ahead - 1>();
+      if (Shape::factors_in_stages) show_to_products();
+      // All see the k-tile. None reads the one before, nor do products the one before that.
+      meet<Shape::set_threads>(1 + set);
+    }
+    copies.begin(ahead < Shape::set_k_tiles, stages + stage_ahead * Shape::stage_bytes);
+    stage_ahead = stage_ahead + 1 == Tile::stages ? 0 : stage_ahead + 1;
+    if (k_tile < 0) continue;
+    const unsigned char* const weights = stages + stage * Shape::stage_bytes;
+    const unsigned char* const inputs = weights + Shape::stage_weight_bytes;
+    stage = stage + 1 == Tile::stages ? 0 : stage + 1;
+    unsigned char* const factor = moved + k_tile % 2 * Shape::factor_bytes;
+    if (Shape::moves_inputs) {
+      Col2imWgmmaInputs<Layer, Tile>::move(inputs, runs, factor, thread);
+      show_to_products();
+    }
+    of_k_tile.begin(accumulators, weights, Shape::moves_inputs ? factor : inputs, set, thread);
+  }
+  of_k_tile.products.template wait<0>();
+  __syncthreads();  // nobody reads a stage any more
+  float* const sums = reinterpret_cast<float*>(shared);
+  accumulators.put(sums + set * Shape::sums, Shape::high_warp(thread), Shape::first_position(thread), thread % 32);
+  __syncthreads();
+  const Epilogue<Layer, Program> epilogue{bias + (Layer::has_bias ? group * Layer::group_out_channels : 0), program,
+                                          group * Layer::group_out_channels};
+  typename Layer::Element* const y_of_group =
+      y + static_cast<long long>(group) * Layer::group_out_channels *
+              (Tile::channels_last ? 1 : static_cast<long long>(output_depth) * output_height * output_width);
+  if (Shape::sums_by_position) {
+    const BlockTilePosition position = block_tiles.first_position(numbers, output_depth, output_height, output_width);
+    const BlockTilePosition end =
+        block_tiles.first_position({numbers.image + 1, numbers.depth + 1, numbers.row + 1, numbers.column + 1},
+                                   output_depth, output_height, output_width);
+    const Col2imPositions<Layer, Tile, Shape, Program> positions{sums,
+                                                                 epilogue,
+                                                                 y_of_group,
+                                                                 first,
+                                                                 position,
+                                                                 end.depth - position.depth,
+                                                                 end.row - position.row,
+                                                                 end.column - position.column,
+                                                                 first_channel,
+                                                                 batch,
+                                                                 input_depth,
+                                                                 input_height,
+                                                                 input_width,
+                                                                 y_channels,
+                                                                 output_depth,
+                                                                 output_height,
+                                                                 output_width};
+    positions.store();
+  } else {
+    const BlockTilePosition first_output = {
+        first.image, Shape::Depth::first_output(numbers.depth, block_tiles.depths, output_depth),
+        Shape::Height::first_output(numbers.row, block_tiles.rows, output_height),
+        Shape::Width::first_output(numbers.column, block_tiles.columns, output_width)};
+    const Col2imOutputs<Layer, Tile, Shape, Program> outputs{
+        sums,
+        epilogue,
+        y_of_group,
+        first,
+        first_output,
+        Shape::Depth::first_output(numbers.depth + 1, block_tiles.depths, output_depth) - first_output.depth,
+        Shape::Height::first_output(numbers.row + 1, block_tiles.rows, output_height) - first_output.row,
+        Shape::Width::first_output(numbers.column + 1, block_tiles.columns, output_width) - first_output.column,
+        first_channel,
+        batch,
+        input_depth,
+        input_height,
+        input_width,
+        y_channels,
+        output_depth,
+        output_height,
+        output_width};
+    outputs.store();
+  }
+}
+
+}  // namespace tconv

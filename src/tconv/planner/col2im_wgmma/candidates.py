@@ -1,0 +1,141 @@
+"""The tiles of the `col2im_wgmma` family that are worth a prediction."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+from tconv.planner.col2im.inputs import block_tiles, copies_fit, copies_of, has_few_outputs, in_vain
+from tconv.planner.col2im.shape import together
+from tconv.planner.col2im.tile import BlockTile
+from tconv.planner.col2im_wgmma.shape import Col2imWgmmaShape, sums_by_position
+from tconv.planner.col2im_wgmma.tile import Col2imWgmmaTile, Warpgroups
+from tconv.planner.gpu import Gpu
+from tconv.planner.numbers import Array, crossed, every, joined, least, length, most, taken
+from tconv.problem import Layer, Problem
+
+#: What is tried: positions of a block, about; how its warpgroups share its tile (rows, positions, sets); output
+#: channels of a block, as far as rows are this few or many; steps of a k-tile; blocks for which shared memory is
+#: divided.
+_POSITIONS = (16, 32, 64, 96, 128, 192, 256)
+_WARPGROUPS = tuple(
+    Warpgroups(high, wide, splits)
+    for high, wide, all_splits in ((1, 1, (1, 2, 4)), (2, 1, (1, 2)), (1, 2, (1, 2)), (2, 2, (1,)), (4, 1, (1,)))
+    for splits in all_splits
+)
+_CHANNELS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+_LEAST_ROWS, _MOST_ROWS = 32, 512
+_K_TILE_STEPS = (2, 4)
+_BLOCKS = (1, 2)
+_MOST_STAGES = 8
+#: Inputs of a channel, over the batch, beyond which weights that pass by again and again cost more than preparing them.
+_MOST_INPUTS = 2**15
+#: The same for layers of few output channels: with more, `col2im` keeps all weights of a block.
+_FEW_CHANNELS, _MOST_INPUTS_OF_FEW = 8, 4096
+#: How many taps of an output are tried for each that has an input, where maps are smaller than kernels.
+_MOST_IN_VAIN = 4
+#: Shared memory of a multiprocessor, and what a block takes of it beside its own; stages begin at multiples of that.
+_SHARED_BYTES, _RESERVED = 227 * 1024, 1024
+
+
+def col2im_wgmma_tile(
+    problem: Problem,
+    block_tile: BlockTile,
+    *,
+    warpgroups: Warpgroups,
+    channels: int,
+    k_tile_steps: int,
+    stages: int,
+    channels_last: bool = False,
+) -> Col2imWgmmaTile:
+    """The tile with these numbers, and the largest copies that the sizes of `problem` allow."""
+    copies = copies_of(problem, block_tile, _aligned(problem.layer, channels_last), channels_last)
+    tile = Col2imWgmmaTile(
+        warpgroups=warpgroups,
+        block_tile=block_tile,
+        channels=channels,
+        k_tile_steps=k_tile_steps,
+        stages=stages,
+        **vars(copies),
+        channels_last=int(channels_last),
+        blocks=1,
+    )
+    return replace(tile, blocks=Col2imWgmmaShape(problem.layer, tile).blocks_that_fit)
+
+
+def candidates(problem: Problem, gpu: Gpu, channels_last: bool = False) -> Col2imWgmmaTile | None:
+    """Tiles that compute `problem`, as arrays; None where none fits."""
+    layer = problem.layer
+    tried = dict.fromkeys(block_tiles(problem, _POSITIONS, _aligned(layer, channels_last), long_rows=True))
+    copied = [
+        col2im_wgmma_tile(
+            problem,
+            each,
+            warpgroups=_WARPGROUPS[0],
+            channels=1,
+            k_tile_steps=_K_TILE_STEPS[0],
+            stages=1,
+            channels_last=channels_last,
+        )
+        for each in tried
+    ]
+    channels = _channels(layer)
+    if not copied or not channels:
+        return None
+    channel, warpgroup, block_tile, step = crossed(len(channels), len(_WARPGROUPS), len(copied), len(_K_TILE_STEPS))
+    tiles = replace(
+        taken(joined(copied, [1] * len(copied)), block_tile),
+        warpgroups=taken(joined(_WARPGROUPS, [1] * len(_WARPGROUPS)), warpgroup),
+        channels=every(channels, channel),
+        k_tile_steps=every(_K_TILE_STEPS, step),
+    )
+    shape, warpgroups = Col2imWgmmaShape(layer, tiles), tiles.warpgroups
+    good: Array = shape.fits_registers & shape.fits_products & has_few_outputs(problem, tiles)
+    # No warpgroup has zeros alone, and no set.
+    good &= (2 * shape.block_rows > 64 * warpgroups.high) & (warpgroups.splits <= shape.k_tiles)
+    parts = list(_with_stages(layer, taken(tiles, good), gpu)) if good.any() else []
+    parts = [part for part in parts if length(part)]
+    return joined(parts, [length(part) for part in parts]) if parts else None
+
+
+def _with_stages(layer: Layer, tiles: Col2imWgmmaTile, gpu: Gpu) -> Iterator[Col2imWgmmaTile]:
+    """The tiles with as many stages as leave room for so many blocks on a multiprocessor."""
+    shape, before = Col2imWgmmaShape(layer, tiles), 0
+    for blocks in _BLOCKS:
+        room = min(gpu.shared_bytes_per_block, _SHARED_BYTES // blocks - _RESERVED)
+        of_set = room // tiles.warpgroups.splits // _RESERVED * _RESERVED - shape.moved_bytes
+        stages: Array = least(of_set // shape.stage_bytes, least(_MOST_STAGES, shape.set_k_tiles))
+        found = replace(tiles, stages=most(1, stages))
+        found = replace(found, blocks=Col2imWgmmaShape(layer, found).blocks_that_fit)
+        fits = Col2imWgmmaShape(layer, found).shared_bytes <= gpu.shared_bytes_per_block
+        fits &= (stages >= least(shape.stages_read + 1, shape.set_k_tiles)) & (stages != before)
+        yield taken(found, fits)
+        before = stages
+
+
+def why_none(problem: Problem) -> str | None:
+    """Why there are no tiles; None where there may be."""
+    inputs, channels = problem.batch * math.prod(problem.input_size), problem.layer.out_channels_per_group
+    limit = _MOST_INPUTS_OF_FEW if channels <= _FEW_CHANNELS else _MOST_INPUTS
+    if inputs > limit:
+        return f"{inputs} inputs of a channel are more than {limit}, with {channels} output channels"
+    if in_vain(problem) > _MOST_IN_VAIN:
+        return f"an output of so small a map has one of {in_vain(problem):.0f} taps that are tried"
+    return None
+
+
+def _channels(layer: Layer) -> list[int]:
+    """Output channels of a block: so many that rows fill tiles."""
+    taps, all_channels = math.prod(layer.kernel), layer.out_channels_per_group
+    return [c for c in _CHANNELS if c < 2 * all_channels and _LEAST_ROWS <= c * taps <= _MOST_ROWS]
+
+
+def fits(problem: Problem, tile: Col2imWgmmaTile) -> bool:
+    """Whether a kernel with `tile` runs `problem`."""
+    return copies_fit(problem, tile, _aligned(problem.layer, bool(tile.channels_last))) and not why_none(problem)
+
+
+def _aligned(layer: Layer, channels_last: bool) -> bool:
+    """Whether outputs of a position begin at a multiple of the stride: where several are stored at once."""
+    return sums_by_position(layer) and not channels_last and together(layer) > 1

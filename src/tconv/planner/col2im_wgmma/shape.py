@@ -1,0 +1,284 @@
+"""What follows from a layer and a tile of the `col2im_wgmma` family."""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from tconv.planner.col2im.shape import conflict_free, together
+from tconv.planner.col2im_wgmma.tile import Col2imWgmmaTile
+from tconv.planner.numbers import ceil_div, gcd, least, most, where
+from tconv.problem import Layer
+
+#: Positions of a product for which there are instructions.
+_PRODUCT_ROWS = (16, 32, 48, 64, 96, 128, 144, 160, 192, 240, 256)
+#: Bytes of channels of a step, and of a copy at most.
+_STEP_BYTES, _COPY_BYTES = 32, 16
+#: Taps and phases up to which a thread has all phases of a position.
+_MOST_TAPS, _MOST_PHASES = 64, 16
+#: Registers and shared memory of a multiprocessor; registers that a thread may have; blocks that are asked for at most.
+_REGISTERS = 65536
+_SHARED_BYTES = 227 * 1024
+_MOST_REGISTERS = 255
+_MOST_BLOCKS = 4
+
+_CONSTANTS = (
+    *("item_bytes", "taps", "block_rows", "row_tiles", "rows", "row_blocks", "weight_sets", "lane_rows"),
+    *("positions", "product_rows", "all_positions", "step_channels", "k_tile_channels", "k_tile_bytes", "k_tiles"),
+    *("set_k_tiles", "set_threads", "threads", "stages_ahead", "weight_copy", "input_copy", "run_copies"),
+    *("weight_pitch", "input_pitch", "stage_bytes", "factor_bytes", "set_bytes", "sums_pitch", "shared_bytes"),
+    "vector",
+)
+
+
+class Col2imWgmmaShape:
+    """The constants of a kernel: `Col2imWgmmaShape` of `kernels/col2im_wgmma/shape.cuh` has those of the same names.
+
+    The tile may stand for many (`tconv.planner.numbers`).
+    """
+
+    def __init__(self, layer: Layer, tile: Col2imWgmmaTile) -> None:
+        self.layer = layer
+        self.tile = tile
+
+    def constants(self) -> tuple[str, ...]:
+        """The names of those that the template must agree on."""
+        return _CONSTANTS
+
+    @cached_property
+    def item_bytes(self) -> int:
+        return self.layer.item_bytes
+
+    # ---- rows of the product: the taps of a block's output channels, 64 in a tile ----
+
+    @cached_property
+    def taps(self) -> int:
+        return math.prod(self.layer.kernel)
+
+    @cached_property
+    def sums_by_position(self) -> bool:
+        """Whether a thread has all phases of a position."""
+        return sums_by_position(self.layer)
+
+    @cached_property
+    def vector(self) -> int:
+        """Neighbouring outputs that are stored at once, where rows begin at multiples of that."""
+        return where(self.tile.channels_last == 0, together(self.layer), 1) if self.sums_by_position else 1
+
+    @cached_property
+    def block_rows(self) -> int:
+        """Rows of a block."""
+        return self.tile.channels * self.taps
+
+    @cached_property
+    def row_tiles(self) -> int:
+        """Tiles of a warpgroup."""
+        return ceil_div(self.block_rows, 64 * self.tile.warpgroups.high)
+
+    @cached_property
+    def rows(self) -> int:
+        """Rows that are multiplied."""
+        return 64 * self.tile.warpgroups.high * self.row_tiles
+
+    @cached_property
+    def row_blocks(self) -> int:
+        """Blocks that share the output channels of a group."""
+        return ceil_div(self.layer.out_channels_per_group, self.tile.channels)
+
+    @cached_property
+    def weight_sets(self) -> int:
+        """The same of all groups: blocks with different weights."""
+        return self.layer.groups * self.row_blocks
+
+    @cached_property
+    def factors_in_stages(self) -> bool:
+        """Whether products read items where copies put them; else weights go to registers, and inputs are moved."""
+        return self.item_bytes == 2
+
+    @cached_property
+    def moves_inputs(self) -> bool:
+        return (self.tile.runs > 0) | (not self.factors_in_stages)
+
+    @cached_property
+    def rows_of_positions(self) -> bool:
+        """Whether the second factor has a row for each position; else it has blocks of 64 columns."""
+        return (self.tile.inputs_last > 0) | self.moves_inputs
+
+    @cached_property
+    def lane_rows(self) -> int:
+        """Neighbouring rows of a lane that loads weights."""
+        return 1 if self.factors_in_stages else 2 * self.row_tiles
+
+    # ---- columns of the product: positions ----
+
+    @cached_property
+    def positions(self) -> int:
+        """Positions of a block."""
+        block_tile = self.tile.block_tile
+        return block_tile.images * block_tile.depths * block_tile.rows * block_tile.columns
+
+    @cached_property
+    def product_rows(self) -> int:
+        """Positions of a product, PTX's N."""
+        return _instruction(ceil_div(self.positions, self.tile.warpgroups.wide))
+
+    @cached_property
+    def all_positions(self) -> int:
+        """Positions that are multiplied."""
+        return self.tile.warpgroups.wide * self.product_rows
+
+    @cached_property
+    def fits_products(self) -> bool:
+        """Whether there are instructions for so many positions, and each product's begin where a block of 64 does."""
+        in_blocks = self.rows_of_positions | (self.tile.warpgroups.wide == 1) | (self.product_rows % 64 == 0)
+        return in_blocks & (self.positions <= _PRODUCT_ROWS[-1] * self.tile.warpgroups.wide)
+
+    # ---- depth of the product: input channels ----
+
+    @cached_property
+    def step_channels(self) -> int:
+        return _STEP_BYTES // self.item_bytes
+
+    @cached_property
+    def k_tile_channels(self) -> int:
+        return self.tile.k_tile_steps * self.step_channels
+
+    @cached_property
+    def k_tile_bytes(self) -> int:
+        """Of a position."""
+        return self.tile.k_tile_steps * _STEP_BYTES
+
+    @cached_property
+    def k_tiles(self) -> int:
+        return ceil_div(self.layer.in_channels_per_group, self.k_tile_channels)
+
+    @cached_property
+    def set_k_tiles(self) -> int:
+        """K-tiles of a set of warpgroups."""
+        return ceil_div(self.k_tiles, self.tile.warpgroups.splits)
+
+    @cached_property
+    def set_threads(self) -> int:
+        return 128 * self.tile.warpgroups.high * self.tile.warpgroups.wide
+
+    @cached_property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.tile.threads
+
+    @cached_property
+    def stages_read(self) -> int:
+        """Stages that are read while copies are on their way to the others."""
+        return 2 if self.factors_in_stages else 1
+
+    @cached_property
+    def stages_ahead(self) -> int:
+        """K-tiles that are asked for before the first is waited for: all, or all stages but the one that is read."""
+        return where(self.tile.stages == self.set_k_tiles, self.tile.stages, self.tile.stages - self.stages_read)
+
+    # ---- copies and shared memory, in bytes ----
+
+    @cached_property
+    def run_positions(self) -> int:
+        """Positions of an image."""
+        block_tile = self.tile.block_tile
+        return block_tile.depths * block_tile.rows * block_tile.columns
+
+    @cached_property
+    def weight_copy(self) -> int:
+        return gcd(_COPY_BYTES, gcd(self.layer.out_channels_per_group * self.taps, self.block_rows) * self.item_bytes)
+
+    @cached_property
+    def input_copy(self) -> int:
+        of_channels = math.gcd(_COPY_BYTES, self.layer.in_channels_per_group * self.item_bytes)
+        copied = where(self.tile.inputs_last > 0, of_channels, self.tile.patch_positions * self.item_bytes)
+        return where(self.tile.runs > 0, _COPY_BYTES, copied)
+
+    @cached_property
+    def run_copies(self) -> int:
+        """Copies of a run, which may begin anywhere in the first."""
+        items = _COPY_BYTES // self.item_bytes
+        return ceil_div(self.run_positions + items - 1, items)
+
+    @cached_property
+    def weight_pitch(self) -> int:
+        """From the weights of a channel to those of the next, of 32-bit items."""
+        return 4 * conflict_free(self.rows, 1)
+
+    @cached_property
+    def input_pitch(self) -> int:
+        """From a channel's inputs to the next channel's, or from a position's channels to the next position's."""
+        by_channel = ceil_div(self.positions * self.item_bytes, _COPY_BYTES) * _COPY_BYTES
+        of_runs = self.tile.block_tile.images * self.run_copies * _COPY_BYTES
+        sums_by_position = where(self.tile.inputs_last > 0, self.k_tile_bytes + _COPY_BYTES, by_channel)
+        return where(self.tile.runs > 0, of_runs, sums_by_position)
+
+    @cached_property
+    def factor_bytes(self) -> int:
+        """Of a k-tile of the second factor: rows of positions, or blocks of 64 columns of them."""
+        positions = where(self.rows_of_positions, self.all_positions, ceil_div(self.all_positions, 64) * 64)
+        return positions * self.k_tile_bytes
+
+    @cached_property
+    def stage_bytes(self) -> int:
+        """Of a stage of a set: of a k-tile's weights and inputs."""
+        columns = self.rows // 64 * self.k_tile_channels * 128
+        weights = columns if self.factors_in_stages else self.k_tile_channels * self.weight_pitch
+        rows = where(self.tile.inputs_last > 0, self.positions, self.k_tile_channels)
+        return ceil_div(weights + where(self.moves_inputs, rows * self.input_pitch, self.factor_bytes), 1024) * 1024
+
+    @cached_property
+    def moved_bytes(self) -> int:
+        """Of two k-tiles of moved inputs."""
+        return where(self.moves_inputs, 2 * self.factor_bytes, 0)
+
+    @cached_property
+    def set_bytes(self) -> int:
+        """Of a set: what was moved, and its stages."""
+        return self.moved_bytes + self.tile.stages * self.stage_bytes
+
+    @cached_property
+    def sums_pitch(self) -> int:
+        """Floats from the sums of a row to those of the next."""
+        return conflict_free(self.all_positions, least(self.lane_rows, 4))
+
+    @cached_property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a block: what its sets have, or their sums in the same place."""
+        return self.tile.warpgroups.splits * most(self.set_bytes, self.rows * self.sums_pitch * 4)
+
+    # ---- what a compiler and a GPU are expected to make of it; the kernel knows nothing of this ----
+
+    @cached_property
+    def registers(self) -> int:
+        """Registers of a thread, estimated."""
+        accumulators = self.row_tiles * self.product_rows // 2
+        fragments = 0 if self.factors_in_stages else 4 * self.row_tiles * self.tile.k_tile_steps
+        return accumulators + fragments + 56
+
+    @cached_property
+    def fits_registers(self) -> bool:
+        """Whether a multiprocessor has as many for a block."""
+        return (self.registers <= _MOST_REGISTERS) & (self.registers * self.threads <= _REGISTERS)
+
+    @cached_property
+    def blocks_that_fit(self) -> int:
+        """Blocks that a multiprocessor holds, by shared memory and by the registers that threads may want."""
+        by_registers = _REGISTERS // (self.registers * self.threads)
+        by_memory = _SHARED_BYTES // (self.shared_bytes + 1024)
+        return most(1, least(least(by_registers, by_memory), _MOST_BLOCKS))
+
+
+def sums_by_position(layer: Layer) -> bool:
+    """Whether a thread has all phases of a position: where it has few taps to sum."""
+    return math.prod(layer.kernel) <= _MOST_TAPS and math.prod(layer.stride) <= _MOST_PHASES
+
+
+def _instruction(positions: Any) -> Any:
+    """The smallest number of positions from there on for which there is an instruction."""
+    found = np.searchsorted(np.array(_PRODUCT_ROWS), positions)
+    counts = np.array(_PRODUCT_ROWS)[np.minimum(found, len(_PRODUCT_ROWS) - 1)]
+    return counts if np.ndim(positions) else int(counts)

@@ -1,0 +1,98 @@
+"""Plans of the `col2im_wgmma` family, and where it is chosen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from test_planner_col2im import A100, CUBES, H200, IMAGES, LONG, ODD, SQUARES
+
+from tconv.planner import COL2IM_WGMMA, Question, Unplannable, choose
+from tconv.planner.choice import replan
+from tconv.planner.col2im_wgmma.candidates import candidates, fits
+from tconv.planner.col2im_wgmma.shape import Col2imWgmmaShape
+from tconv.planner.numbers import length, single
+from tconv.problem import Layer, Problem
+
+#: Of HiFi-GAN, in both of its sizes.
+VOCODERS = (
+    Problem(Layer(1, 512, 256, (1, 1, 16), (1, 1, 8), (0, 0, 4), bias=True, precision="fp16"), 1, (1, 1, 800)),
+    Problem(Layer(1, 512, 256, (1, 1, 16), (1, 1, 8), (0, 0, 4), bias=True, precision="tf32"), 16, (1, 1, 32)),
+)
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> Problem:
+    dims = draw(st.integers(1, 3))
+
+    def axes(low: int, high: int, filler: int) -> tuple[int, int, int]:
+        drawn = [draw(st.integers(low, high)) for _ in range(dims)]
+        depth, height, width = [filler] * (3 - dims) + drawn
+        return depth, height, width
+
+    kernel, stride, dilation = axes(1, 5, 1), axes(1, 4, 1), axes(1, 2, 1)
+    channels = draw(st.sampled_from([32, 40, 63, 130])), draw(st.sampled_from([9, 16, 50]))
+    precision = draw(st.sampled_from(["tf32", "fp16", "bf16"]))
+    layer = Layer(dims, *channels, kernel, stride, dilation=dilation, precision=precision)
+    problem = Problem(layer, draw(st.integers(1, 5)), axes(1, 40 if dims < 3 else 7, 1))
+    assume(COL2IM_WGMMA.why_not(problem, H200) is None)
+    return problem
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems(), st.booleans())
+def test_its_tiles_are_for_the_very_sizes(problem: Problem, last: bool) -> None:
+    tiles = candidates(problem, H200, last)
+    assume(tiles is not None)
+    for place in range(0, length(tiles), 41):
+        tile = single(tiles, place)
+        shape = Col2imWgmmaShape(problem.layer, tile)
+        assert fits(problem, tile)
+        assert shape.shared_bytes <= H200.shared_bytes_per_block and shape.registers * shape.threads <= 65536
+        assert shape.stages_ahead >= 1 and tile.stages <= shape.set_k_tiles
+        assert bool(tile.channels_last) == last
+    plan = COL2IM_WGMMA.plan(problem, H200, last)
+    assert COL2IM_WGMMA.runs(plan.kernel, problem)
+
+
+def test_it_is_chosen_on_hopper_where_weights_are_most_of_the_work() -> None:
+    for problem in (CUBES, SQUARES, ODD, *VOCODERS):
+        assert choose(Question(problem), H200).kernel.family == "col2im_wgmma"
+        assert choose(Question(problem), A100).kernel.family != "col2im_wgmma"
+    with pytest.raises(Unplannable, match="needs sm_90a"):
+        COL2IM_WGMMA.plan(CUBES, A100)
+
+
+def test_few_output_channels_of_many_inputs_are_for_resident_weights() -> None:
+    assert choose(Question(IMAGES), H200).kernel.family == "col2im"
+    with pytest.raises(Unplannable, match="65536 inputs of a channel are more than 4096, with 3 output channels"):
+        COL2IM_WGMMA.plan(IMAGES, H200)
+    with pytest.raises(Unplannable, match="51200 inputs of a channel are more than 32768"):
+        COL2IM_WGMMA.plan(LONG, H200)
+
+
+def test_weights_are_taken_as_they_lie() -> None:
+    plan = COL2IM_WGMMA.plan(SQUARES, H200)
+    assert plan.preparation is None and plan.inputs is None
+
+
+def test_a_kernel_runs_other_maps_only_where_its_copies_are_right() -> None:
+    kernel = COL2IM_WGMMA.plan(ODD, H200).kernel
+    assert kernel.tile.runs and Col2imWgmmaShape(kernel.layer, kernel.tile).moves_inputs
+    assert replan(replace(ODD, batch=7), kernel, H200)
+    assert replan(replace(ODD, input_size=(3, 3, 4)), kernel, H200) is None
+
+
+@pytest.mark.parametrize(
+    ("layer", "reason"),
+    [
+        ({"precision": "fp64"}, "no kernels for fp64"),
+        ({"kernel": (1, 23, 23)}, "529 taps are more than the col2im_wgmma family's 512"),
+        ({"in_channels": 31}, "31 input channels are too few"),
+    ],
+)
+def test_it_says_what_it_does_not_run(layer: dict, reason: str) -> None:
+    with pytest.raises(Unplannable, match=reason):
+        COL2IM_WGMMA.plan(replace(SQUARES, layer=replace(SQUARES.layer, **layer)), H200)
