@@ -37,7 +37,9 @@ def test_the_leading_kernels_begin_with_the_planners_own_and_know_every_family(q
     assert (kernels[0].family, kernels[0].tile, kernels[0].layer) == (own.family, own.tile, own.layer)
     assert len(kernels) == len(set(kernels)) == 12
     runs = [name for name, family in FAMILIES.items() if not family.why_not(question.problem_of(name), H200)]
-    assert len(runs) >= 2 and all(sum(kernel.family == name for kernel in kernels) >= 3 for name in runs)
+    assert len(runs) >= 2 and all(
+        sum(kernel.family == name for kernel in kernels) >= min(3, 12 // len(runs)) for name in runs
+    )
     assert {kernel.layer.precision for kernel in kernels if kernel.family == "direct"} == {"fp32"}
     predicted = [seconds for _, seconds in leading(question, H200, 12)]
     assert predicted == sorted(predicted)

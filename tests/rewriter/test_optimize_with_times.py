@@ -301,7 +301,7 @@ DENSE = """
             return self.a(x)
 
     def get_inputs():
-        return [torch.rand(4, 64, 64, 64)]
+        return [torch.rand(12, 64, 64, 64)]
 """
 
 

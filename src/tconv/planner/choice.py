@@ -90,7 +90,8 @@ def was_slower(question: Question, tuned: Answers, gpu: Gpu) -> str | None:
 def leading(question: Question, gpu: Gpu, first: int) -> list[tuple[Kernel[Any], float]]:
     """The `first` kernels by the models, with the seconds predicted of each; the one that `choose` takes is in front.
 
-    A quarter of them, and at least one, is left to each family that runs the problem.
+    A quarter of them, or an equal share if there are more than four, is left to each family that runs the problem; at
+    least one.
     """
     by_family = [_expected(question, name, gpu, first) for name in FAMILIES]
     answering = sum(map(bool, by_family))

@@ -66,21 +66,31 @@ def copies_fit(problem: Problem, tile: Any, aligned: bool) -> bool:
 
 
 def block_tiles(
-    problem: Problem, positions: Sequence[int], aligned: bool, *, long_rows: bool = False, many: bool = False
+    problem: Problem,
+    positions: Sequence[int],
+    aligned: bool,
+    *,
+    long_rows: bool = False,
+    whole_rows: bool = False,
+    many: bool = False,
 ) -> Iterator[BlockTile]:
     """Of about so many positions: whole images, whole rows, or parts of them.
 
     Args:
         long_rows: parts of rows may have 64 columns, too.
+        whole_rows: rows of up to 64 columns are not divided.
         many: also those of fewer rows, and of several slabs of such rows.
     """
     depth, height, width = problem.input_size
     for count in positions:
-        for columns in {min(width, limit) for limit in (count, 8, 16, 32, 64)}:
+        limits = (count, 64) if whole_rows and width <= 64 else (count, 8, 16, 32, 64)
+        for columns in {min(width, limit) for limit in limits}:
             if columns > count or (columns == 64 < min(width, count) and not long_rows):
                 continue
-            whole_rows = min(height, max(1, count // columns))
-            for rows in {whole_rows, min(whole_rows, 4), min(whole_rows, 8)} if many else {whole_rows}:
+            if columns < width <= 64 and whole_rows:
+                continue
+            most_rows = min(height, max(1, count // columns))
+            for rows in {most_rows, min(most_rows, 4), min(most_rows, 8)} if many else {most_rows}:
                 depths = min(depth, max(1, count // (columns * rows))) if many or rows == height else 1
                 whole = (depths, rows, columns) == problem.input_size
                 images = min(problem.batch, max(1, count // (depths * rows * columns))) if whole else 1

@@ -67,7 +67,9 @@ def col2im_wgmma_tile(
 def candidates(problem: Problem, gpu: Gpu, channels_last: bool = False) -> Col2imWgmmaTile | None:
     """Tiles that compute `problem`, as arrays; None where none fits."""
     layer = problem.layer
-    tried = dict.fromkeys(block_tiles(problem, _POSITIONS, _aligned(layer, channels_last), long_rows=True))
+    tried = dict.fromkeys(
+        block_tiles(problem, _POSITIONS, _aligned(layer, channels_last), long_rows=True, whole_rows=True)
+    )
     copied = [
         col2im_wgmma_tile(
             problem,
