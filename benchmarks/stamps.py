@@ -91,6 +91,18 @@ STAMPED: dict[str, tuple[str, str, tuple[Stamp, ...]]] = {
             ("last store", "    positions.store();\n", True, ""),
         ),
     ),
+    "col2im_wgmma": (
+        "col2im_wgmma",
+        "col2im_wgmma/col2im_wgmma.cuh",
+        (
+            ("first instruction", "  TCONV_SHARED(shared);\n", True, ""),
+            ("all asked for", "    if (k_tile >= 0) {\n", True, "if (k_tile == 0) "),
+            ("first k-tile there", "    copies.begin(ahead < Shape::set_k_tiles,", False, "if (k_tile == 0) "),
+            ("last product", "  __syncthreads();  // nobody reads a stage any more\n", False, ""),
+            ("sums met", "  const Epilogue<Layer, Program> epilogue{", False, ""),
+            ("last store", "    outputs.store();\n  }\n", True, ""),
+        ),
+    ),
     "wgmma": (
         "wgmma",
         "wgmma/wgmma.cuh",
