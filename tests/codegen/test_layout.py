@@ -127,3 +127,11 @@ def tokens(text: str) -> list[str]:
     text = re.sub(r"#if !defined\(TCONV_EMULATOR\)|#endif|\\\n", " ", text)
     text = re.sub(r"; *\s*(?:static constexpr|const) (?:int|bool|unsigned|long long) (?=\w)", ", ", text)
     return [token for token in re.findall(r'"(?:[^"\\]|\\.)*"|\w+|[^\s\w]', text) if token not in "{},"]
+
+
+def test_neighbouring_constants_of_types_of_several_words_stay_apart() -> None:
+    """``const unsigned char* const`` is no ``const unsigned``."""
+    alone = "void f() {\n  const unsigned char* const a = g();\n  const unsigned char* const b = a + 1;\n}\n"
+    assert compact(filled(alone)) == alone
+    together = "void f() {\n  const unsigned a = g();\n  const unsigned b = a + 1;\n}\n"
+    assert "const unsigned a = g(), b = a + 1;" in compact(filled(together))

@@ -37,7 +37,7 @@ _BODY = re.compile(rf"^([^\n]*\)(?: const)?) \{{\n *{_STATEMENT}\n *\}}$", re.MU
 _MEMBER = re.compile(rf"^([^\n]*\bstruct [^\n{{]*) \{{\n *{_STATEMENT}\n *\}};$", re.MULTILINE)
 _NOTHING = re.compile(r"(?<=\)) \{\n *\}")
 #: Neighbouring constants of one type.
-_CONSTANT = r"\w[^\n{}\";]*;\n"
+_CONSTANT = r"(?!char\b|short\b)\w[^\n{}\";]*;\n"
 _DECLARATIONS = re.compile(
     rf"^( *(?:static constexpr|const) (?:int|bool|unsigned|long long) ){_CONSTANT}(?:\1{_CONSTANT})+", re.MULTILINE
 )
