@@ -12,6 +12,8 @@ from tconv.problem import Precision, Problem
 SHORTEST_SECONDS = 2e-6
 #: Bytes a second and multiprocessor of copies, where nobody measured them.
 _BANDWIDTH = 30e9
+#: Shared memory of a Hopper multiprocessor that blocks may have, and what each takes of it beside its own.
+SHARED_BYTES, RESERVED_SHARED_BYTES = 227 * 1024, 1024
 #: The oldest GPUs with TF32 and bfloat16 on tensor cores.
 FIRST_WITH_TF32 = 80
 

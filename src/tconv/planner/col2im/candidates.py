@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from tconv.planner.col2im.inputs import (
     COPY_BYTES,
     LEAST_COPY,
+    MOST_IN_VAIN,
     block_tiles,
     copies_fit,
     copies_of,
@@ -18,7 +19,7 @@ from tconv.planner.col2im.inputs import (
 )
 from tconv.planner.col2im.shape import Col2imShape, spans, together
 from tconv.planner.col2im.tile import BlockTile, Col2imTile, Warps
-from tconv.planner.gpu import Gpu
+from tconv.planner.gpu import RESERVED_SHARED_BYTES, SHARED_BYTES, Gpu
 from tconv.planner.numbers import Array, crossed, every, joined, least, length, most, taken
 from tconv.problem import Layer, Problem
 
@@ -80,10 +81,6 @@ _MOST_ROWS, _MOST_RESIDENT_ROWS, _MOST_STAGES = 256, 512, 16
 _STEP_BYTES, _K_TILE_STEPS, _MOST_K_TILE_STEPS = 32, (1, 2, 4), 8
 #: Inputs of a channel, over the batch, beyond which weights that pass by again and again cost more than preparing them.
 _MOST_INPUTS = 4096
-#: How many taps of an output are tried for each that has an input, where maps are smaller than kernels.
-_MOST_IN_VAIN = 4
-#: Shared memory of a multiprocessor, and what a block takes of it beside its own.
-_SHARED_BYTES, _RESERVED = 227 * 1024, 1024
 
 
 def col2im_tile(
@@ -127,7 +124,7 @@ def why_none(problem: Problem, resident: bool) -> str | None:
         return f"{channels} output channels are more than {_FEW_CHANNELS}"
     if not resident and inputs > _MOST_INPUTS:
         return f"{inputs} inputs of a channel are more than {_MOST_INPUTS}"
-    if not resident and in_vain(problem) > _MOST_IN_VAIN:
+    if not resident and in_vain(problem) > MOST_IN_VAIN:
         return f"an output of so small a map has one of {in_vain(problem):.0f} taps that are tried"
     return None
 
@@ -182,7 +179,7 @@ def _with_stages(layer: Layer, tiles: Col2imTile, gpu: Gpu, kind: _Kind) -> Iter
     fixed = Col2imShape(layer, replace(tiles, stages=0)).shared_bytes if kind.resident else 0
     least_stages = 3 if kind.resident else least(2, shape.set_k_tiles)
     for blocks in kind.blocks:
-        room = min(gpu.shared_bytes_per_block, _SHARED_BYTES // blocks - _RESERVED)
+        room = min(gpu.shared_bytes_per_block, SHARED_BYTES // blocks - RESERVED_SHARED_BYTES)
         stages: Array = least(
             (room - fixed) // (tiles.warps.splits * shape.stage_bytes),
             _MOST_STAGES if kind.resident else shape.set_k_tiles,

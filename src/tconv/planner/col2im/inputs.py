@@ -15,6 +15,8 @@ from tconv.planner.col2im.tile import BlockTile
 from tconv.planner.numbers import Array, least
 from tconv.problem import Problem
 
+#: How many taps of an output are tried for each that has an input at most: beyond, the family has no tiles.
+MOST_IN_VAIN = 4
 #: A thread divides numbers below this (`QuickDivisor` of the headers): outputs of a block.
 _MOST_OUTPUTS = 2**21
 #: Of the inputs of block tiles that overlap, how many are multiplied for each that there is.

@@ -6,15 +6,15 @@ import math
 from functools import cached_property
 
 from tconv.planner.col2im.tile import Col2imTile
+from tconv.planner.gpu import RESERVED_SHARED_BYTES, SHARED_BYTES
 from tconv.planner.numbers import ceil_div, gcd, least, most, where
 from tconv.problem import Axis, Layer
 
 _LANES = 32
 _STEP_BYTES = 32
 _COPY_BYTES = 16
-#: Registers and shared memory of a multiprocessor; registers that a thread may have; blocks that are asked for at most.
+#: Registers of a multiprocessor; registers that a thread may have; blocks that are asked for at most.
 _REGISTERS = 65536
-_SHARED_BYTES = 227 * 1024
 _MOST_REGISTERS = 255
 _MOST_BLOCKS = 8
 
@@ -248,7 +248,7 @@ class Col2imShape:
     def blocks_that_fit(self) -> int:
         """Blocks that a multiprocessor holds, by shared memory and by the registers that threads may want."""
         by_registers = _REGISTERS // (self.registers * self.threads)
-        by_memory = _SHARED_BYTES // (self.shared_bytes + 1024)
+        by_memory = SHARED_BYTES // (self.shared_bytes + RESERVED_SHARED_BYTES)
         return most(1, least(least(by_registers, by_memory), _MOST_BLOCKS))
 
 

@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tconv.planner.col2im.inputs import block_tiles, copies_fit, copies_of, has_few_outputs, in_vain
+from tconv.planner.col2im.inputs import MOST_IN_VAIN, block_tiles, copies_fit, copies_of, has_few_outputs, in_vain
 from tconv.planner.col2im.shape import together
 from tconv.planner.col2im.tile import BlockTile
 from tconv.planner.col2im_wgmma.shape import Col2imWgmmaShape, sums_by_position
 from tconv.planner.col2im_wgmma.tile import Col2imWgmmaTile, Warpgroups
-from tconv.planner.gpu import Gpu
+from tconv.planner.gpu import RESERVED_SHARED_BYTES, SHARED_BYTES, Gpu
 from tconv.planner.numbers import Array, crossed, every, joined, least, length, most, taken
 from tconv.problem import Layer, Problem
 
@@ -29,14 +29,12 @@ _LEAST_ROWS, _MOST_ROWS = 32, 512
 _K_TILE_STEPS = (2, 4)
 _BLOCKS = (1, 2)
 _MOST_STAGES = 8
+#: Bytes of which the beginning of a stage is a multiple.
+_STAGE_ALIGNMENT = 1024
 #: Inputs of a channel, over the batch, beyond which weights that pass by again and again cost more than preparing them.
 _MOST_INPUTS = 2**15
 #: The same for layers of few output channels: with more, `col2im` keeps all weights of a block.
 _FEW_CHANNELS, _MOST_INPUTS_OF_FEW = 8, 4096
-#: How many taps of an output are tried for each that has an input, where maps are smaller than kernels.
-_MOST_IN_VAIN = 4
-#: Shared memory of a multiprocessor, and what a block takes of it beside its own; stages begin at multiples of that.
-_SHARED_BYTES, _RESERVED = 227 * 1024, 1024
 
 
 def col2im_wgmma_tile(
@@ -105,8 +103,8 @@ def _with_stages(layer: Layer, tiles: Col2imWgmmaTile, gpu: Gpu) -> Iterator[Col
     """The tiles with as many stages as leave room for so many blocks on a multiprocessor."""
     shape, before = Col2imWgmmaShape(layer, tiles), 0
     for blocks in _BLOCKS:
-        room = min(gpu.shared_bytes_per_block, _SHARED_BYTES // blocks - _RESERVED)
-        of_set = room // tiles.warpgroups.splits // _RESERVED * _RESERVED - shape.moved_bytes
+        room = min(gpu.shared_bytes_per_block, SHARED_BYTES // blocks - RESERVED_SHARED_BYTES)
+        of_set = room // tiles.warpgroups.splits // _STAGE_ALIGNMENT * _STAGE_ALIGNMENT - shape.moved_bytes
         stages: Array = least(of_set // shape.stage_bytes, least(_MOST_STAGES, shape.set_k_tiles))
         found = replace(tiles, stages=most(1, stages))
         found = replace(found, blocks=Col2imWgmmaShape(layer, found).blocks_that_fit)
@@ -122,7 +120,7 @@ def why_none(problem: Problem) -> str | None:
     limit = _MOST_INPUTS_OF_FEW if channels <= _FEW_CHANNELS else _MOST_INPUTS
     if inputs > limit:
         return f"{inputs} inputs of a channel are more than {limit}, with {channels} output channels"
-    if in_vain(problem) > _MOST_IN_VAIN:
+    if in_vain(problem) > MOST_IN_VAIN:
         return f"an output of so small a map has one of {in_vain(problem):.0f} taps that are tried"
     return None
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from tconv.planner.col2im.shape import conflict_free, together
 from tconv.planner.col2im_wgmma.tile import Col2imWgmmaTile
+from tconv.planner.gpu import RESERVED_SHARED_BYTES, SHARED_BYTES
 from tconv.planner.numbers import ceil_div, gcd, least, most, where
 from tconv.problem import Layer
 
@@ -19,9 +20,8 @@ _PRODUCT_ROWS = (16, 32, 48, 64, 96, 128, 144, 160, 192, 240, 256)
 _STEP_BYTES, _COPY_BYTES = 32, 16
 #: Taps and phases up to which a thread has all phases of a position.
 _MOST_TAPS, _MOST_PHASES = 64, 16
-#: Registers and shared memory of a multiprocessor; registers that a thread may have; blocks that are asked for at most.
+#: Registers of a multiprocessor; registers that a thread may have; blocks that are asked for at most.
 _REGISTERS = 65536
-_SHARED_BYTES = 227 * 1024
 _MOST_REGISTERS = 255
 _MOST_BLOCKS = 4
 
@@ -268,7 +268,7 @@ class Col2imWgmmaShape:
     def blocks_that_fit(self) -> int:
         """Blocks that a multiprocessor holds, by shared memory and by the registers that threads may want."""
         by_registers = _REGISTERS // (self.registers * self.threads)
-        by_memory = _SHARED_BYTES // (self.shared_bytes + 1024)
+        by_memory = SHARED_BYTES // (self.shared_bytes + RESERVED_SHARED_BYTES)
         return most(1, least(least(by_registers, by_memory), _MOST_BLOCKS))
 
 

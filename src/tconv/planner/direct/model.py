@@ -14,14 +14,13 @@ from tconv.planner.direct.launch import grid, launch_traits, runs
 from tconv.planner.direct.shape import DirectShape, accumulator_words, is_vector
 from tconv.planner.direct.tile import DirectTile
 from tconv.planner.epilogue_cost import fused_seconds
-from tconv.planner.gpu import SHORTEST_SECONDS, Gpu
+from tconv.planner.gpu import RESERVED_SHARED_BYTES, SHARED_BYTES, SHORTEST_SECONDS, Gpu
 from tconv.planner.numbers import ceil, ceil_div, gcd, least, most, where
 from tconv.problem import Problem
 
 _WARP = 32
 _CLOCK = 1.8e9
 _SCHEDULERS = 4
-_SHARED_BYTES = 227 * 1024
 _THREADS = 2048
 _REGISTERS = 65536
 
@@ -163,7 +162,7 @@ def predict(problem: Problem, tile: DirectTile, gpu: Gpu, fitted: Constants = FI
 
     # What shares a multiprocessor, and how evenly work is spread.
     spill = most(0.0, shape.registers / (_REGISTERS // (tile.blocks * warps * _WARP)) - 1)
-    by_memory = _SHARED_BYTES // (shape.shared_bytes + 1024)
+    by_memory = SHARED_BYTES // (shape.shared_bytes + RESERVED_SHARED_BYTES)
     together = least(least(tile.blocks, by_memory), _THREADS // (warps * _WARP))
     share = least(together, blocks / gpu.multiprocessors)
     half_speed = fitted.half_speed_warps * where(tile.ahead > 0, fitted.ahead, 1.0)
