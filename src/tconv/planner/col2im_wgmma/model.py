@@ -1,13 +1,14 @@
 """How long a tile of the `col2im_wgmma` family takes, predicted: what the planner ranks tiles by.
 
-The constants were fitted to 1,584 tiles of 36 layers, and are 8 % higher: where another family is about as fast, that
-one is taken. The order of the predictions is what matters.
+The constants were fitted to 1,636 tiles of 42 layers, and are a little higher: where another family is about as fast,
+that one is taken. The order of the predictions is what matters.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from tconv.planner.col2im.launch import grid
 from tconv.planner.col2im_wgmma.launch import launch_traits
@@ -19,6 +20,7 @@ from tconv.planner.numbers import ceil, least, where
 from tconv.problem import Layer, Problem
 
 _CLOCK = 1.75e9
+_SECTOR_BYTES = 32
 
 
 @dataclass(frozen=True)
@@ -36,23 +38,26 @@ class Constants:
         alone: the same, for 32 outputs that are not summed position by position.
         block: of a block beside all else: from its launch to its first products, and from its last to its end.
         together: blocks that share a multiprocessor take so much longer, as a power of their number.
+        sectors: how often a byte counts that blocks load, mostly from the L2 cache, in whole sectors; all blocks
+            share its rate.
         memory: how often a byte of memory counts.
     """
 
-    copy: float = 8.5
-    product: float = 32.9
-    positions: float = 1.26
-    weight: float = 1.86
-    item: float = 6.34
-    k_tile: float = 142.0
-    moved: float = 258.0
-    latency: float = 540.0
-    result: float = 3.81
-    output: float = 8.06
-    alone: float = 16.0
-    block: float = 5030.0
-    together: float = 0.6
-    memory: float = 0.78
+    copy: float = 5.95
+    product: float = 30.6
+    positions: float = 0.863
+    weight: float = 1.38
+    item: float = 5.21
+    k_tile: float = 123.0
+    moved: float = 309.0
+    latency: float = 306.0
+    result: float = 2.64
+    output: float = 6.17
+    alone: float = 15.2
+    block: float = 5340.0
+    together: float = 0.495
+    sectors: float = 0.21
+    memory: float = 0.81
 
 
 FITTED = Constants()
@@ -70,6 +75,7 @@ class Col2imWgmmaCost:
     factors: float
     chain: float
     sums: float
+    sectors: float
     memory: float
     seconds: float
 
@@ -104,8 +110,22 @@ def predict(
         times * (fitted.weight * weights + fitted.item * items),
         times * shape.set_k_tiles * k_tile,
         times * (fitted.result * results + stored),
+        fitted.sectors * blocks * _sector_bytes(problem, shape, channels) / gpu.copy_bandwidth,
         fitted.memory * problem.bytes_moved / gpu.copy_bandwidth,
     )
-    of_blocks = waves * fitted.block / _CLOCK + parts[0] + parts[1] + parts[2] + parts[3] + parts[4]
-    seconds = (of_blocks**2 + parts[5] ** 2) ** 0.5
+    of_blocks = waves * fitted.block / _CLOCK + parts[0] + parts[1] + parts[2] + parts[3] + parts[4] + parts[5]
+    seconds = (of_blocks**2 + parts[6] ** 2) ** 0.5
     return Col2imWgmmaCost(*parts, SHORTEST_SECONDS + seconds + fused_seconds(problem, gpu))
+
+
+def _sector_bytes(problem: Problem, shape: Col2imWgmmaShape, channels: Any) -> Any:
+    """Bytes of the L2 cache's sectors that a block reads."""
+    item_bytes, block_tile, tile = shape.item_bytes, shape.tile.block_tile, shape.tile
+    _, height, width = problem.input_size
+    # What lies together of a channel: part of a row, whole rows, or whole slabs.
+    of_rows = where(block_tile.rows < height, block_tile.rows, block_tile.depths * block_tile.rows)
+    run = where(block_tile.columns < width, block_tile.columns, of_rows * block_tile.columns)
+    # A run begins anywhere.
+    of_run = ceil(1.0 * run * item_bytes / _SECTOR_BYTES) * _SECTOR_BYTES + where(tile.runs > 0, _SECTOR_BYTES / 2, 0.0)
+    inputs = where(tile.inputs_last > 0, 1.0 * shape.positions * item_bytes, shape.positions / run * of_run)
+    return channels * (inputs + ceil(1.0 * shape.block_rows * item_bytes / _SECTOR_BYTES) * _SECTOR_BYTES)
