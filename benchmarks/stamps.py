@@ -58,8 +58,8 @@ STAMPED: dict[str, tuple[str, str, tuple[Stamp, ...]]] = {
             ("all asked for", "      if (k_tile >= 0) {\n", True, "if (k_tile == 0) "),
             ("first k-tile there", "      copies.begin(ahead < Shape::set_k_tiles,", False, "if (k_tile == 0) "),
             ("last product", "    __syncthreads();  // nobody reads a stage any more\n", False, ""),
-            ("sums met", "    const BlockTilePosition first = block_tiles.first_input(numbers);\n", False, ""),
-            ("last store", "    outputs.store();\n", True, ""),
+            ("sums met", "    col2im_store_outputs<Layer, Tile, Shape, Program>(", False, ""),
+            ("last store", "    return;\n  }\n\n  // Resident weights", False, ""),
         ),
     ),
     "col2im-resident": (
@@ -86,9 +86,9 @@ STAMPED: dict[str, tuple[str, str, tuple[Stamp, ...]]] = {
                 False,
                 _FIRST_TILE,
             ),
-            ("its sums met", "    const BlockTilePosition first = block_tiles.first_position(", False, _FIRST_TILE),
-            ("it is stored", "    positions.store();\n", True, _FIRST_TILE),
-            ("last store", "    positions.store();\n", True, ""),
+            ("its sums met", "    col2im_store_positions<Layer, Tile, Shape, Program>(", False, _FIRST_TILE),
+            ("it is stored", "  }\n}\n\n}  // namespace tconv\n", False, _FIRST_TILE),
+            ("last store", "  }\n}\n\n}  // namespace tconv\n", False, ""),
         ),
     ),
     "col2im_wgmma": (
@@ -100,7 +100,7 @@ STAMPED: dict[str, tuple[str, str, tuple[Stamp, ...]]] = {
             ("first k-tile there", "    copies.begin(ahead < Shape::set_k_tiles,", False, "if (k_tile == 0) "),
             ("last product", "  __syncthreads();  // nobody reads a stage any more\n", False, ""),
             ("sums met", "  const Epilogue<Layer, Program> epilogue{", False, ""),
-            ("last store", "    outputs.store();\n  }\n", True, ""),
+            ("last store", "}\n\n}  // namespace tconv\n", False, ""),
         ),
     ),
     "wgmma": (

@@ -4,13 +4,13 @@
 # torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.
 # The model file begins at line 455, the kernels at line 541.
 #
-#   ups.0  1-D 256→128 k16 s8 p4 bias tf32  col2im_wgmma: 129 blocks of 256, 221184 bytes of shared memory
+#   ups.0  1-D 256→128 k16 s8 p4 bias tf32  col2im_wgmma: 96 blocks of 256, 221184 bytes of shared memory
 #                                           any size: mma: 80 blocks of 256, 102416 bytes of shared memory
-#   ups.1  1-D 128→64 k16 s8 p4 bias tf32   col2im_wgmma: 121 blocks of 256, 217088 bytes of shared memory
+#   ups.1  1-D 128→64 k16 s8 p4 bias tf32   col2im_wgmma: 88 blocks of 256, 217088 bytes of shared memory
 #                                           any size: mma: 260 blocks of 128, 75792 bytes of shared memory
 #   ups.2  1-D 64→32 k4 s2 p1 bias tf32     col2im_wgmma: 130 blocks of 128, 149504 bytes of shared memory
 #                                           any size: mma: 513 blocks of 128, 43024 bytes of shared memory
-#   ups.3  1-D 32→16 k4 s2 p1 bias tf32     col2im_wgmma: 131 blocks of 128, 107520 bytes of shared memory
+#   ups.3  1-D 32→16 k4 s2 p1 bias tf32     col2im_wgmma: 357 blocks of 128, 46080 bytes of shared memory
 #                                           any size: direct: 128 blocks of 256, 49408 bytes of shared memory
 #
 # Made for float32 only (others: --types), at any batch and map size.
@@ -60,7 +60,7 @@ _RECORDED = {
         _Kernel("mma", "conv_ups_2_any_size", 2, shared_bytes=43024, tf32=True, weight_bytes=32768),
     ],
     _Layer(32, 16, (4,), (2,), (1,), (1,), 1, True, torch.float32): [
-        _Kernel("col2im_wgmma", "conv_ups_3", 3, shared_bytes=107520, input_size=(1, 1, 32768), tf32=True),
+        _Kernel("col2im_wgmma", "conv_ups_3", 3, shared_bytes=46080, input_size=(1, 1, 32768), tf32=True),
         _Kernel("direct", "conv_ups_3_any_size", 0, shared_bytes=49408, tf32=True),
     ],
 }
@@ -299,7 +299,7 @@ def _define(space):
     return defined
 
 # torch.compile and dispatch modes see a call as this one operator. Its namespace has the digest of this file.
-_OPERATOR = _define("tconv_6ded87a1cdde0f56")
+_OPERATOR = _define("tconv_63ec6ff905ec326d")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # modules keep their options like this
@@ -558,6 +558,9 @@ namespace tconv {
 // Factors of 32 bits. The tensor core takes them from shared memory only where the channels of a row lie together. So
 // a lane loads the fragments of its weights from a stage, and threads move inputs from a stage to such rows, rounded,
 // while the products of the k-tile before run.
+//
+// The phases. Where a kernel is a multiple of its stride, a block may have some phases along the width alone
+// (`spans.cuh`): else the taps of one channel of a kernel of 1024 would be 1024 rows.
 //
 // The warpgroups. `splits` sets of `high` x `wide` warpgroups share the input channels: a set has every splits-th
 // k-tile of them, and waits for no other set. Its warpgroups share rows and positions.
@@ -1091,9 +1094,7 @@ template <class Kernel> struct Col2imPositions {
       }
   }
 
-  static TCONV_DEVICE bool exists(int channel) {
-    return Kernel::group_out_channels % Kernel::channels == 0 || channel < Kernel::group_out_channels;
-  }
+  static TCONV_DEVICE bool exists(int channel) { return true; }
 
   // Whether all inputs exist that so many positions of an axis read.
   template <class Span> static TCONV_DEVICE bool all_there(int first, int count, int inputs) {
@@ -1158,7 +1159,10 @@ template <class Kernel> struct Col2imCopies {
   static constexpr int input_sharers = col2im_sharers(Kernel::row_copies, Kernel::set_threads);
   static constexpr int input_rows = Kernel::set_threads / input_sharers;
   static constexpr int input_copies = ceil_div(kKTileChannels, input_rows), weight_items = kWeightCopy / kItemBytes;
-  static constexpr long long filter = static_cast<long long>(Kernel::group_out_channels) * Kernel::taps;
+  // Weights of a channel; those of a block's row lie at `col2im_weight` behind its first.
+  static constexpr int kernel = Kernel::kernel;
+  static constexpr long long filter = static_cast<long long>(Kernel::group_out_channels) * kernel;
+
   static constexpr long long channels = static_cast<long long>(1) * Kernel::group_in_channels;
 
   static constexpr int group_copies = weight_copies + input_copies;
@@ -1170,15 +1174,15 @@ template <class Kernel> struct Col2imCopies {
   long long plane, of_step;      // from a channel of x to the next; where the next k-tile's channels begin
   int first, rows, run, thread;  // the next k-tile's first channel, existing rows of the block and positions of a run
 
-  TCONV_DEVICE Col2imCopies(const float* weight, const float* x, int group, int first_channel, int first_k_tile,
-      const BlockTilePosition& block_tile, int batch, int depths, int height, int width, int thread) : x(x),
-      plane(static_cast<long long>(depths) * height * width), first(first_k_tile * kKTileChannels), thread(thread) {
+  TCONV_DEVICE Col2imCopies(const float* weight, const float* x, int group, int first_channel, int block_phase,
+      int first_k_tile, const BlockTilePosition& block_tile, int batch, int depths, int height, int width, int thread)
+      : x(x), plane(static_cast<long long>(depths) * height * width), first(first_k_tile * kKTileChannels),
+      thread(thread) {
     const int left = Kernel::group_out_channels - first_channel;
     rows = (left < Kernel::channels ? left : Kernel::channels) * Kernel::taps;
-    this->weight =
-        weight + (static_cast<long long>(group) * Kernel::group_in_channels + first + thread / weight_sharers) *
-            filter +
-        static_cast<long long>(first_channel) * Kernel::taps + thread % weight_sharers * weight_items;
+    this->weight = weight + (static_cast<long long>(group) * Kernel::group_in_channels + first + thread /
+        weight_sharers) * filter + static_cast<long long>(first_channel) * kernel + block_phase + thread %
+        weight_sharers * weight_items;
     begin_block_tile(group, first_k_tile, block_tile, batch, depths, height, width);
   }
 
@@ -1380,14 +1384,14 @@ TCONV_DEVICE void col2im_wgmma(const float* x, const float* weight, const float*
             thread = static_cast<int>(threadIdx.x) % Kernel::set_threads;
 
   // Blocks with the same inputs are neighbours.
-  const int weight_set = static_cast<int>(blockIdx.x) % Kernel::weight_sets;
-  const int group = weight_set / Kernel::row_blocks, first_channel = weight_set % Kernel::row_blocks * Kernel::channels;
+  const int weight_set = static_cast<int>(blockIdx.x) % Kernel::weight_sets, group = weight_set / Kernel::row_blocks;
+  const int row_block = weight_set % Kernel::row_blocks, first_channel = row_block * Kernel::channels;
   const Col2imBlockTiles<Kernel> block_tiles(input_depth, input_height, input_width);
   const Col2imNumbers numbers = block_tiles.numbers(static_cast<int>(blockIdx.x) / Kernel::weight_sets);
   const BlockTilePosition first = block_tiles.first_input(numbers);
 
-  Col2imCopies<Kernel> copies(weight, x, group, first_channel, set, first, batch, input_depth, input_height,
-                                          input_width, thread);
+  Col2imCopies<Kernel> copies(weight, x, group, first_channel, 0, set, first, batch, input_depth,
+                                          input_height, input_width, thread);
   const long long begin = 0;
   const Col2imRuns<Kernel> runs{static_cast<unsigned>(begin), static_cast<unsigned>(copies.plane)};
   unsigned char* const moved = shared + set * Kernel::set_bytes;
@@ -1425,40 +1429,41 @@ TCONV_DEVICE void col2im_wgmma(const float* x, const float* weight, const float*
   const Epilogue epilogue{bias + group * Kernel::group_out_channels};
   float* const y_of_group = y + static_cast<long long>(group) * Kernel::group_out_channels *
       (static_cast<long long>(output_depth) * output_height * output_width);
-  const BlockTilePosition position = block_tiles.first_position(numbers, output_depth, output_height, output_width);
-  const BlockTilePosition end =
-      block_tiles.first_position({numbers.image + 1, numbers.depth + 1, numbers.row + 1, numbers.column + 1},
-                                 output_depth, output_height, output_width);
-  const Col2imPositions<Kernel> positions{sums, epilogue, y_of_group, first, position, end.depth - position.depth,
-      end.row - position.row, end.column - position.column, first_channel, batch, input_depth, input_height,
-      input_width, y_channels, output_depth, output_height, output_width};
-  positions.store();
+  {
+    // Stores what a block summed, position by position.
+    const BlockTilePosition first = block_tiles.first_position(numbers, output_depth, output_height, output_width);
+    const BlockTilePosition end =
+        block_tiles.first_position({numbers.image + 1, numbers.depth + 1, numbers.row + 1, numbers.column + 1},
+                                   output_depth, output_height, output_width);
+    const Col2imPositions<Kernel> of_block{sums, epilogue, y_of_group, block_tiles.first_input(numbers), first,
+        end.depth - first.depth, end.row - first.row, end.column - first.column, first_channel, batch, input_depth,
+        input_height, input_width, y_channels, output_depth, output_height, output_width};
+    of_block.store();
+  }
 }
 
 // 1-D 256->128 k16 s8 p4 bias tf32
 struct conv_ups_0_layer {
   using Width = Col2imSpan<Axis<16, 8, 4, 1>, 96, 4, 1>;
-  static constexpr int block_tile_columns = 96, group_in_channels = 256, weight_sets = 43, threads = 256, shared_bytes =
-      221184, size = 96, step = 92, stride = 8, sum_channels = 1, channels = 3, group_out_channels = 128, phases = 8,
-          kernel = 16, moved = 4, tap_period = 8, sums = 6400, taps = 16, sums_pitch = 100, splits = 2, vector = 4,
-          run_positions = 96, padding = 4, input_pitch = 384, run_copies = 25, channel_copies = 12, set_threads = 128,
-          row_copies = 24, stages_ahead = 4, stage_weight_bytes = 9216, set_k_tiles = 4, weight_pitch = 288,
-          warpgroups_high = 1, stages = 4, eights = 16, positions = 96, position_turns = 1, product_rows = 96,
-          row_blocks = 43, set_bytes = 110592, moved_bytes = 24576, stage_bytes = 21504, factor_bytes =
-      12288;
+  static constexpr int block_tile_columns = 96, group_in_channels = 256, weight_sets = 32, threads = 256, shared_bytes =
+      221184, size = 96, step = 92, stride = 8, sum_channels = 1, channels = 4, group_out_channels = 128, phases = 8,
+      kernel = 16, moved = 4, tap_period = 8, sums = 6400, taps = 16, sums_pitch = 100, splits = 2, vector = 4,
+      run_positions = 96, padding = 4, input_pitch = 384, run_copies = 25, channel_copies = 16, set_threads = 128,
+      row_copies = 24, stages_ahead = 4, stage_weight_bytes = 9216, set_k_tiles = 4, weight_pitch = 288,
+      warpgroups_high = 1, stages = 4, eights = 16, positions = 96, position_turns = 1, product_rows = 96, row_blocks
+      = 32, set_bytes = 110592, moved_bytes = 24576, stage_bytes = 21504, factor_bytes = 12288;
 };
 
 // 1-D 128->64 k16 s8 p4 bias tf32
 struct conv_ups_1_layer {
   using Width = Col2imSpan<Axis<16, 8, 4, 1>, 192, 4, 1>;
-  static constexpr int block_tile_columns = 192, group_in_channels = 128, weight_sets = 11, threads = 256, shared_bytes
-      = 217088, size = 192, step = 188, stride = 8, sum_channels = 2, channels = 6, group_out_channels = 64, phases =
-      8, kernel = 16, moved = 4, tap_period = 8, sums = 25088, taps = 16, sums_pitch = 196, splits = 1, vector = 4,
-          run_positions = 192, padding = 4, input_pitch = 768, run_copies = 49, channel_copies = 24, set_threads = 256,
-          row_copies = 48, stages_ahead = 4, stage_weight_bytes = 17408, set_k_tiles = 4, weight_pitch = 544,
-          warpgroups_high = 2, stages = 4, eights = 32, positions = 192, position_turns = 1, product_rows = 192,
-          row_blocks = 11, set_bytes = 217088, moved_bytes = 49152, stage_bytes = 41984, factor_bytes
-      = 24576;
+  static constexpr int block_tile_columns = 192, group_in_channels = 128, weight_sets = 8, threads = 256, shared_bytes =
+      217088, size = 192, step = 188, stride = 8, sum_channels = 4, channels = 8, group_out_channels = 64, phases = 8,
+      kernel = 16, moved = 4, tap_period = 8, sums = 25088, taps = 16, sums_pitch = 196, splits = 1, vector = 4,
+      run_positions = 192, padding = 4, input_pitch = 768, run_copies = 49, channel_copies = 32, set_threads = 256,
+      row_copies = 48, stages_ahead = 4, stage_weight_bytes = 17408, set_k_tiles = 4, weight_pitch = 544,
+      warpgroups_high = 2, stages = 4, eights = 32, positions = 192, position_turns = 1, product_rows = 192,
+      row_blocks = 8, set_bytes = 217088, moved_bytes = 49152, stage_bytes = 41984, factor_bytes = 24576;
 };
 
 // 1-D 64->32 k4 s2 p1 bias tf32
@@ -1467,26 +1472,22 @@ struct conv_ups_2_layer {
   static constexpr int block_tile_columns = 256, group_in_channels = 64, weight_sets = 2, threads = 128, shared_bytes =
       149504, size = 256, step = 252, stride = 2, sum_channels = 16, channels = 16, group_out_channels = 32, phases =
       2, kernel = 4, moved = 1, tap_period = 2, sums = 16640, taps = 4, sums_pitch = 260, splits = 1, vector = 2,
-          run_positions = 256, padding = 1, input_pitch = 1024, run_copies = 65, channel_copies = 16,
-          set_threads = 128, row_copies = 64, stages_ahead = 2, stage_weight_bytes = 9216, set_k_tiles = 2,
-          weight_pitch = 288, warpgroups_high = 1, stages = 2, eights = 16, positions = 256, position_turns = 2,
-          product_rows = 256, row_blocks = 2, set_bytes = 149504, moved_bytes = 65536, stage_bytes = 41984,
-          factor_bytes =
-      32768;
+      run_positions = 256, padding = 1, input_pitch = 1024, run_copies = 65, channel_copies = 16, set_threads = 128,
+      row_copies = 64, stages_ahead = 2, stage_weight_bytes = 9216, set_k_tiles = 2, weight_pitch = 288,
+      warpgroups_high = 1, stages = 2, eights = 16, positions = 256, position_turns = 2, product_rows = 256,
+      row_blocks = 2, set_bytes = 149504, moved_bytes = 65536, stage_bytes = 41984, factor_bytes = 32768;
 };
 
 // 1-D 32->16 k4 s2 p1 bias tf32
 struct conv_ups_3_layer {
-  using Width = Col2imSpan<Axis<4, 2, 1, 1>, 256, 4, 1>;
-  static constexpr int block_tile_columns = 256, group_in_channels = 32, weight_sets = 1, threads = 128, shared_bytes =
-      107520, size = 256, step = 252, stride = 2, sum_channels = 16, channels = 16, group_out_channels = 16, phases =
-      2, kernel = 4, moved = 1, tap_period = 2, sums = 16640, taps = 4, sums_pitch = 260, splits = 1, vector = 2,
-          run_positions = 256, padding = 1, input_pitch = 1024, run_copies = 65, channel_copies = 16,
-          set_threads = 128, row_copies = 64, stages_ahead = 1, stage_weight_bytes = 9216, set_k_tiles = 1,
-          weight_pitch = 288, warpgroups_high = 1, stages = 1, eights = 16, positions = 256, position_turns = 2,
-          product_rows = 256, row_blocks = 1, set_bytes = 107520, moved_bytes = 65536, stage_bytes = 41984,
-          factor_bytes =
-      32768;
+  using Width = Col2imSpan<Axis<4, 2, 1, 1>, 96, 4, 1>;
+  static constexpr int block_tile_columns = 96, group_in_channels = 32, weight_sets = 1, threads = 128, shared_bytes =
+      46080, size = 96, step = 92, stride = 2, sum_channels = 8, channels = 16, group_out_channels = 16, phases = 2,
+      kernel = 4, moved = 1, tap_period = 2, sums = 6400, taps = 4, sums_pitch = 100, splits = 1, vector = 2,
+      run_positions = 96, padding = 1, input_pitch = 384, run_copies = 25, channel_copies = 16, set_threads = 128,
+      row_copies = 24, stages_ahead = 1, stage_weight_bytes = 9216, set_k_tiles = 1, weight_pitch = 288,
+      warpgroups_high = 1, stages = 1, eights = 16, positions = 96, position_turns = 1, product_rows = 96, row_blocks
+      = 1, set_bytes = 46080, moved_bytes = 24576, stage_bytes = 21504, factor_bytes = 12288;
 };
 
 TCONV_CONSTANT Launch conv_ups_0_launch(const Sizes& sizes) { return col2im_wgmma_launch<conv_ups_0_layer>(sizes); }
@@ -1521,7 +1522,7 @@ conv_ups_2(const float* x, const float* weight, const float* bias, float* y, int
 }
 
 // ==== conv_ups_3
-extern "C" __global__ void __launch_bounds__(128, 2)
+extern "C" __global__ void __launch_bounds__(128, 3)
 conv_ups_3(const float* x, const float* weight, const float* bias, float* y, int y_channels, int batch,
     int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {
   col2im_wgmma<conv_ups_3_layer>(x, weight, bias, y, y_channels, batch, input_depth, input_height, input_width,

@@ -914,6 +914,48 @@ MUTATIONS_OF_COL2IM_WGMMA = {
         "col2im_wgmma-1d-k2-s2-deep-fp16-whole",
         "plain",
     ),
+    "weights of neighbouring phases for those of the next tap": (
+        "row / Shape::OwnWidth::stride * Layer::Width::stride + row % Shape::OwnWidth::stride",
+        "row",
+        "col2im_wgmma-1d-k128-s64-phases-tf32-high",
+        "plain",
+    ),
+    "weights of the first phases for all blocks": (
+        "kernel + block_phase +",
+        "kernel +",
+        "col2im_wgmma-1d-k16-s8-phases-tf32-part",
+        "plain",
+    ),
+    "outputs of some phases where the first ones belong": (
+        "Layer::Width::padding + block_phase + first_phase",
+        "Layer::Width::padding + first_phase",
+        "col2im_wgmma-1d-k128-s64-phases-tf32-last",
+        "plain",
+    ),
+    "outputs of a position's phases where the first ones belong": (
+        "Layer::Width::padding + block_phase;",
+        "Layer::Width::padding;",
+        "col2im_wgmma-1d-k16-s8-phases-tf32-part",
+        "plain",
+    ),
+    "outputs of phases beyond the map": (
+        "!in_range(to_column + phase, output_width)",
+        "false",
+        "col2im_wgmma-1d-k128-s64-phases-tf32-last",
+        "address",
+    ),
+    "one position too few of some phases": (
+        "((output_width - 1 + Layer::Width::padding) / Layer::Width::stride + 1) *",
+        "((output_width - 1 + Layer::Width::padding) / Layer::Width::stride) *",
+        "col2im_wgmma-1d-k24-s6-phases-tf32-part",
+        "plain",
+    ),
+    "vectors of phases that padding moves": (
+        "greatest_common_divisor(width_phases, Layer::Width::padding)",
+        "width_phases",
+        "col2im_wgmma-1d-k16-s8-phases-fp16-part",
+        "address",
+    ),
 }
 
 
@@ -1049,8 +1091,8 @@ MUTATIONS_OF_COL2IM: dict[str, tuple[str, str, str, str]] = {
         "thread",
     ),
     "sums that are read before all are there": (
-        "__syncthreads();\n    const BlockTilePosition first = block_tiles.first_input(numbers);",
-        "const BlockTilePosition first = block_tiles.first_input(numbers);",
+        "__syncthreads();\n    col2im_store_outputs",
+        "col2im_store_outputs",
         "col2im-2d-k2-s2-aligned-tf32-shared",
         "thread",
     ),
@@ -1145,8 +1187,8 @@ MUTATIONS_OF_COL2IM: dict[str, tuple[str, str, str, str]] = {
         "thread",
     ),
     "sums of a position that are read before all are there": (
-        "__syncthreads();\n    const BlockTilePosition first = block_tiles.first_position(",
-        "const BlockTilePosition first = block_tiles.first_position(",
+        "__syncthreads();\n    col2im_store_positions",
+        "col2im_store_positions",
         "col2im-2d-k3-s1-tf32-resident-shared",
         "thread",
     ),

@@ -200,7 +200,8 @@ TCONV_DEVICE void col2im(const typename Layer::Element* x, const typename Layer:
 
   // Blocks with the same inputs are neighbours.
   const int weight_set = static_cast<int>(blockIdx.x) % Shape::weight_sets;
-  const int group = weight_set / Shape::row_blocks, first_channel = weight_set % Shape::row_blocks * Tile::channels;
+  const int group = weight_set / Shape::row_blocks;
+  const int first_channel = weight_set % Shape::row_blocks * Tile::channels;
   const Col2imBlockTiles<Layer, Tile, Shape> block_tiles(input_depth, input_height, input_width);
   int number = static_cast<int>(blockIdx.x) / Shape::weight_sets;
   Col2imNumbers numbers = block_tiles.numbers(number);
@@ -210,8 +211,8 @@ TCONV_DEVICE void col2im(const typename Layer::Element* x, const typename Layer:
             of_set = warp % (Tile::Warps::high * Tile::Warps::wide);
   const int first_row_tile = of_set % Tile::Warps::high * Shape::warp_row_tiles;
   const int first_position_tile = of_set / Tile::Warps::high * Shape::warp_position_tiles;
-  Col2imCopies<Layer, Tile, Shape> copies(weight, x, group, first_channel, set, block_tiles.first_input(numbers), batch,
-                                          input_depth, input_height, input_width, of_set * 32 + lane);
+  Col2imCopies<Layer, Tile, Shape> copies(weight, x, group, first_channel, 0, set, block_tiles.first_input(numbers),
+                                          batch, input_depth, input_height, input_width, of_set * 32 + lane);
   unsigned char* const resident = shared + set * Shape::set_bytes;
   unsigned char* const stages = resident + Shape::resident_bytes;
   float* const sums = reinterpret_cast<float*>(shared + Shape::sums_at);
@@ -263,30 +264,9 @@ TCONV_DEVICE void col2im(const typename Layer::Element* x, const typename Layer:
     __syncthreads();  // nobody reads a stage any more
     col2im_put<Layer, Tile>(accumulators, sums + set * Shape::sums, first_row_tile, first_position_tile, lane);
     __syncthreads();
-    const BlockTilePosition first = block_tiles.first_input(numbers);
-    const BlockTilePosition first_output = {
-        first.image, Shape::Depth::first_output(numbers.depth, block_tiles.depths, output_depth),
-        Shape::Height::first_output(numbers.row, block_tiles.rows, output_height),
-        Shape::Width::first_output(numbers.column, block_tiles.columns, output_width)};
-    const Col2imOutputs<Layer, Tile, Shape, Program> outputs{
-        sums,
-        epilogue,
-        y_of_group,
-        first,
-        first_output,
-        Shape::Depth::first_output(numbers.depth + 1, block_tiles.depths, output_depth) - first_output.depth,
-        Shape::Height::first_output(numbers.row + 1, block_tiles.rows, output_height) - first_output.row,
-        Shape::Width::first_output(numbers.column + 1, block_tiles.columns, output_width) - first_output.column,
-        first_channel,
-        batch,
-        input_depth,
-        input_height,
-        input_width,
-        y_channels,
-        output_depth,
-        output_height,
-        output_width};
-    outputs.store();
+    col2im_store_outputs<Layer, Tile, Shape, Program>(sums, epilogue, y_of_group, block_tiles, numbers, first_channel,
+                                                      0, batch, input_depth, input_height, input_width, y_channels,
+                                                      output_depth, output_height, output_width);
     return;
   }
 
@@ -328,28 +308,9 @@ TCONV_DEVICE void col2im(const typename Layer::Element* x, const typename Layer:
     if (Tile::Warps::splits > 1) __syncthreads();
     col2im_put<Layer, Tile>(accumulators, sums + set * Shape::sums, first_row_tile, first_position_tile, lane);
     __syncthreads();
-    const BlockTilePosition first = block_tiles.first_position(numbers, output_depth, output_height, output_width);
-    const BlockTilePosition end =
-        block_tiles.first_position({numbers.image + 1, numbers.depth + 1, numbers.row + 1, numbers.column + 1},
-                                   output_depth, output_height, output_width);
-    const Col2imPositions<Layer, Tile, Shape, Program> positions{sums,
-                                                                 epilogue,
-                                                                 y_of_group,
-                                                                 block_tiles.first_input(numbers),
-                                                                 first,
-                                                                 end.depth - first.depth,
-                                                                 end.row - first.row,
-                                                                 end.column - first.column,
-                                                                 first_channel,
-                                                                 batch,
-                                                                 input_depth,
-                                                                 input_height,
-                                                                 input_width,
-                                                                 y_channels,
-                                                                 output_depth,
-                                                                 output_height,
-                                                                 output_width};
-    positions.store();
+    col2im_store_positions<Layer, Tile, Shape, Program>(sums, epilogue, y_of_group, block_tiles, numbers, first_channel,
+                                                        0, batch, input_depth, input_height, input_width, y_channels,
+                                                        output_depth, output_height, output_width);
   }
 }
 

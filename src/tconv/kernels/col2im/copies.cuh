@@ -43,7 +43,10 @@ struct Col2imCopies {
   static constexpr int places = Tile::inputs_last ? input_copies : input_turns;
   static constexpr int weight_items = Shape::weight_copy / Shape::item_bytes;
   static constexpr int input_items = Shape::input_copy / Shape::item_bytes;
-  static constexpr long long filter = static_cast<long long>(Layer::group_out_channels) * Shape::taps;
+  // Weights of a channel; those of a block's row lie at `col2im_weight` behind its first.
+  static constexpr int kernel = Layer::Depth::kernel * Layer::Height::kernel * Layer::Width::kernel;
+  static constexpr long long filter = static_cast<long long>(Layer::group_out_channels) * kernel;
+  static_assert(Shape::all_phases || weight_turns == 1, "a thread looks one place of its rows up");
   static constexpr long long channels = static_cast<long long>(Layer::groups) * Layer::group_in_channels;
 
   // A group of copies is a k-tile; resident weights are a group of their own, the first.
@@ -59,9 +62,9 @@ struct Col2imCopies {
   long long plane, of_step;      // from a channel of x to the next; where the next k-tile's channels begin
   int first, rows, run, thread;  // the next k-tile's first channel, existing rows of the block and positions of a run
 
-  TCONV_DEVICE Col2imCopies(const Element* weight, const Element* x, int group, int first_channel, int first_k_tile,
-                            const BlockTilePosition& block_tile, int batch, int depths, int height, int width,
-                            int thread)
+  TCONV_DEVICE Col2imCopies(const Element* weight, const Element* x, int group, int first_channel, int block_phase,
+                            int first_k_tile, const BlockTilePosition& block_tile, int batch, int depths, int height,
+                            int width, int thread)
       : x(x),
         plane(static_cast<long long>(depths) * height * width),
         first(first_k_tile * Shape::k_tile_channels),
@@ -70,7 +73,8 @@ struct Col2imCopies {
     rows = (left < Tile::channels ? left : Tile::channels) * Shape::taps;
     this->weight =
         weight + (static_cast<long long>(group) * Layer::group_in_channels + first + thread / weight_sharers) * filter +
-        static_cast<long long>(first_channel) * Shape::taps + thread % weight_sharers * weight_items;
+        static_cast<long long>(first_channel) * kernel + block_phase +
+        col2im_weight<Layer, Shape>(thread % weight_sharers * weight_items);
     if (!Shape::resident) begin_block_tile(group, first_k_tile, block_tile, batch, depths, height, width);
   }
 

@@ -1,6 +1,6 @@
 // col2im: from the sums of the warps to outputs, a thread has all phases of a position.
 #pragma once
-#include "col2im/spans.cuh"
+#include "col2im/block_tiles.cuh"
 #include "primitives/block_tiles.cuh"
 #include "primitives/division.cuh"
 #include "primitives/epilogue.cuh"
@@ -14,6 +14,7 @@ struct Col2imPositions {
   using Depth = typename Shape::Depth;
   using Height = typename Shape::Height;
   using Width = typename Shape::Width;
+  using OwnWidth = typename Shape::OwnWidth;
   using BlockTile = typename Tile::BlockTile;
   static constexpr int channels = Shape::sum_channels, parts = ceil_div(Tile::channels, channels);
   using OfChannel = typename Epilogue<Layer, Program>::Channel;
@@ -27,7 +28,7 @@ struct Col2imPositions {
   Element* y;  // of the block's group
   BlockTilePosition first_input, first;
   int depths, rows, columns;
-  int first_channel, batch;
+  int first_channel, block_phase, batch;
   int input_depth, input_height, input_width;
   int y_channels, output_depth, output_height, output_width;
 
@@ -49,17 +50,17 @@ struct Col2imPositions {
 #pragma unroll
       for (int h = 0; h < Layer::Height::kernel; ++h)
 #pragma unroll
-        for (int w = 0; w < Layer::Width::kernel; ++w) {
-          const int tap = (d * Layer::Height::kernel + h) * Layer::Width::kernel + w;
+        for (int w = 0; w < OwnWidth::kernel; ++w) {
+          const int tap = (d * Layer::Height::kernel + h) * OwnWidth::kernel + w;
           const int phase =
-              (Depth::rest(d) * Layer::Height::stride + Height::rest(h)) * Layer::Width::stride + Width::rest(w);
+              (Depth::rest(d) * Layer::Height::stride + Height::rest(h)) * OwnWidth::stride + Width::rest(w);
           const int behind =
               (Depth::shift(d) * BlockTile::rows + Height::shift(h)) * BlockTile::columns + Width::shift(w);
           const bool there = all_there || (in_range(depth - Depth::shift(d), input_depth) &&
                                            in_range(row - Height::shift(h), input_height) &&
                                            in_range(column - Width::shift(w), input_width));
           const bool is_first =
-              d < Layer::Depth::tap_period && h < Layer::Height::tap_period && w < Layer::Width::tap_period;
+              d < Layer::Depth::tap_period && h < Layer::Height::tap_period && w < OwnWidth::tap_period;
 #pragma unroll
           for (int split = 0; split < Shape::splits; ++split)
 #pragma unroll
@@ -105,7 +106,8 @@ struct Col2imPositions {
     const long long plane = static_cast<long long>(output_depth) * output_height * output_width;
     const int first_depth = depth * Layer::Depth::stride - Depth::origin,
               first_row = row * Layer::Height::stride - Height::origin;
-    const int first_column = column * Layer::Width::stride - Width::origin;
+    const int first_column = Shape::all_phases ? column * Layer::Width::stride - Width::origin
+                                               : column * Layer::Width::stride - Layer::Width::padding + block_phase;
     const long long in_plane =
         (static_cast<long long>(first_depth) * output_height + first_row) * output_width + first_column;
     Element* of_channel = y + static_cast<long long>(image) * y_channels * plane +
@@ -120,9 +122,9 @@ struct Col2imPositions {
               exists(channel + k) && in_range(first_depth + d, output_depth) && in_range(first_row + h, output_height);
           const long long of_row = (static_cast<long long>(d) * output_height + h) * output_width;
 #pragma unroll
-          for (int w = 0; w < Layer::Width::stride; w += width) {
+          for (int w = 0; w < OwnWidth::stride; w += width) {
             const bool there = row_there && in_range(first_column + w, output_width);
-            const int phase = (d * Layer::Height::stride + h) * Layer::Width::stride + w;
+            const int phase = (d * Layer::Height::stride + h) * OwnWidth::stride + w;
             if (Tile::channels_last)
               put_channels(of_channel + (of_row + w) * y_channels, totals, of_channels, k, phase, there);
             else
@@ -177,5 +179,39 @@ struct Col2imPositions {
     }
   }
 };
+
+// Stores what a block summed, position by position.
+template <class Layer, class Tile, class Shape, class Program>
+TCONV_DEVICE void col2im_store_positions(const float* sums, const Epilogue<Layer, Program>& epilogue,
+                                         typename Layer::Element* y_of_group,
+                                         const Col2imBlockTiles<Layer, Tile, Shape>& block_tiles,
+                                         const Col2imNumbers& numbers, int first_channel, int block_phase, int batch,
+                                         int input_depth, int input_height, int input_width, int y_channels,
+                                         int output_depth, int output_height, int output_width) {
+  const int outputs = col2im_outputs<Layer, Shape>(output_width);
+  const BlockTilePosition first = block_tiles.first_position(numbers, output_depth, output_height, outputs);
+  const BlockTilePosition end =
+      block_tiles.first_position({numbers.image + 1, numbers.depth + 1, numbers.row + 1, numbers.column + 1},
+                                 output_depth, output_height, outputs);
+  const Col2imPositions<Layer, Tile, Shape, Program> of_block{sums,
+                                                              epilogue,
+                                                              y_of_group,
+                                                              block_tiles.first_input(numbers),
+                                                              first,
+                                                              end.depth - first.depth,
+                                                              end.row - first.row,
+                                                              end.column - first.column,
+                                                              first_channel,
+                                                              block_phase,
+                                                              batch,
+                                                              input_depth,
+                                                              input_height,
+                                                              input_width,
+                                                              y_channels,
+                                                              output_depth,
+                                                              output_height,
+                                                              output_width};
+  of_block.store();
+}
 
 }  // namespace tconv

@@ -20,6 +20,8 @@ struct Col2imShape {
   static constexpr int vector =
       Tile::resident && !Tile::channels_last ? stored_bytes / static_cast<int>(sizeof(Element)) : 1;
   using Width = Col2imSpan<typename Layer::Width, Tile::BlockTile::columns, Tile::patch_positions, (vector > 1)>;
+  static constexpr bool all_phases = true;
+  using OwnWidth = typename Layer::Width;
   static constexpr int item_bytes = sizeof(Element);
 
   // ---- rows of the product: the taps of a block's output channels ----

@@ -35,6 +35,26 @@ struct Col2imSpan {
   }
 };
 
+// A block may have some neighbouring phases along the width alone, where a kernel is a multiple of its stride and not
+// dilated, so that all phases have as many taps. Such a block computes a layer of its own, `Shape::OwnWidth`, from a
+// part of the weights.
+//
+//   kernel 8, stride 4      taps  0 1 2 3 4 5 6 7      two phases      taps  0 1     4 5        2 3     6 7
+//                          phase  0 1 2 3 0 1 2 3                     phase  0 1     0 1   and  2 3     2 3
+
+// Where the weight of a block's row lies behind that of its first.
+template <class Layer, class Shape>
+TCONV_CONSTANT int col2im_weight(int row) {
+  return Shape::all_phases ? row : row / Shape::OwnWidth::stride * Layer::Width::stride + row % Shape::OwnWidth::stride;
+}
+// How many outputs the block's own layer has along the width; some of the first and last may not exist.
+template <class Layer, class Shape>
+TCONV_CONSTANT int col2im_outputs(int output_width) {
+  return Shape::all_phases
+             ? output_width
+             : ((output_width - 1 + Layer::Width::padding) / Layer::Width::stride + 1) * Shape::OwnWidth::stride;
+}
+
 // Of so many threads, those that share a row of copies: all, or so few that several rows are copied at once.
 TCONV_CONSTANT int col2im_sharers(int copies, int threads) {
   return copies < threads ? power_of_two_from(copies) : threads;

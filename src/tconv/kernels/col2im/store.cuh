@@ -1,6 +1,6 @@
 // col2im: from the sums of the warps to outputs.
 #pragma once
-#include "col2im/spans.cuh"
+#include "col2im/block_tiles.cuh"
 #include "primitives/axis.cuh"
 #include "primitives/block_tiles.cuh"
 #include "primitives/division.cuh"
@@ -26,7 +26,8 @@ struct Meeting {
   }
 };
 
-// The outputs of a block: from `first` on, so many on each axis, of the images and channels of the block.
+// The outputs of a block: from `first` on, so many on each axis, of the images and channels of the block. Along the
+// width they are those of the block's own phases.
 template <class Layer, class Tile, class Shape, class Program>
 struct Col2imOutputs {
   using Element = typename Layer::Element;
@@ -35,13 +36,13 @@ struct Col2imOutputs {
   Element* y;  // of the block's group
   BlockTilePosition first_input, first;
   int depths, rows, columns;  // of the block
-  int first_channel, batch;
+  int first_channel, block_phase, batch;
   int input_depth, input_height, input_width;
   int y_channels, output_depth, output_height, output_width;
 
   using Depth = typename Layer::Depth;
   using Height = typename Layer::Height;
-  using Width = typename Layer::Width;
+  using Width = typename Shape::OwnWidth;
 
   // Sums what the taps give to some neighbouring channels of an output: taps first and then sets of warps, always in
   // one order.
@@ -103,12 +104,16 @@ struct Col2imOutputs {
       const int first_of = first_channel + part * Shape::sum_channels;
       const int first_column = position * Width::stride - Width::padding + first_phase;
       const long long of_image = static_cast<long long>(first_input.image + image) * y_channels * plane;
-      const long long in_plane = (static_cast<long long>(depth) * output_height + row) * output_width + first_column;
+      const int to_column = Shape::all_phases
+                                ? first_column
+                                : position * Layer::Width::stride - Layer::Width::padding + block_phase + first_phase;
+      const long long in_plane = (static_cast<long long>(depth) * output_height + row) * output_width + to_column;
       Element* const to_first =
           y + of_image + (Tile::channels_last ? in_plane * y_channels + first_of : first_of * plane + in_plane);
 #pragma unroll
       for (int phase = 0; phase < Shape::sum_phases; ++phase) {
         if (!in_range(first_column + phase - first.column, columns)) continue;
+        if (!Shape::all_phases && !in_range(to_column + phase, output_width)) continue;
         float totals[Shape::sum_channels];
         sum(part * Shape::sum_channels, image, d, h, Meeting<Width>(position, first_phase + phase), totals);
         Element* to = to_first + phase * (Tile::channels_last ? y_channels : 1);
@@ -125,5 +130,41 @@ struct Col2imOutputs {
     }
   }
 };
+
+// Stores what a block summed.
+template <class Layer, class Tile, class Shape, class Program>
+TCONV_DEVICE void col2im_store_outputs(const float* sums, const Epilogue<Layer, Program>& epilogue,
+                                       typename Layer::Element* y_of_group,
+                                       const Col2imBlockTiles<Layer, Tile, Shape>& block_tiles,
+                                       const Col2imNumbers& numbers, int first_channel, int block_phase, int batch,
+                                       int input_depth, int input_height, int input_width, int y_channels,
+                                       int output_depth, int output_height, int output_width) {
+  const BlockTilePosition first_input = block_tiles.first_input(numbers);
+  const int outputs = col2im_outputs<Layer, Shape>(output_width);
+  const BlockTilePosition first = {first_input.image,
+                                   Shape::Depth::first_output(numbers.depth, block_tiles.depths, output_depth),
+                                   Shape::Height::first_output(numbers.row, block_tiles.rows, output_height),
+                                   Shape::Width::first_output(numbers.column, block_tiles.columns, outputs)};
+  const Col2imOutputs<Layer, Tile, Shape, Program> of_block{
+      sums,
+      epilogue,
+      y_of_group,
+      first_input,
+      first,
+      Shape::Depth::first_output(numbers.depth + 1, block_tiles.depths, output_depth) - first.depth,
+      Shape::Height::first_output(numbers.row + 1, block_tiles.rows, output_height) - first.row,
+      Shape::Width::first_output(numbers.column + 1, block_tiles.columns, outputs) - first.column,
+      first_channel,
+      block_phase,
+      batch,
+      input_depth,
+      input_height,
+      input_width,
+      y_channels,
+      output_depth,
+      output_height,
+      output_width};
+  of_block.store();
+}
 
 }  // namespace tconv

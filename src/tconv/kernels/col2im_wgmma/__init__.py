@@ -12,7 +12,7 @@ from tconv.planner.col2im.shape import overlap
 from tconv.planner.col2im.tile import BlockTile
 from tconv.planner.col2im_wgmma import why_not_col2im_wgmma
 from tconv.planner.col2im_wgmma.candidates import col2im_wgmma_tile
-from tconv.planner.col2im_wgmma.shape import Col2imWgmmaShape
+from tconv.planner.col2im_wgmma.shape import Col2imWgmmaShape, of_phases
 from tconv.planner.col2im_wgmma.tile import Warpgroups
 from tconv.problem import Precision, Problem
 
@@ -35,6 +35,7 @@ AXES: dict[str, str] = {
     "Tile::Warpgroups::high": "1 and 2",
     "Tile::Warpgroups::wide": "1 and 2",
     "Tile::Warpgroups::splits": "1 and several; some without a k-tile",
+    "Tile::phases": "all; some: one and several, those of one block and of several channels",
     "Tile::k_tile_steps": "2 and 4; k-tiles that lack channels",
     "Tile::stages": "as many as k-tiles, and fewer",
     "Tile::patch_positions": "1 to 8: copies of 2 bytes to 16",
@@ -50,6 +51,14 @@ _DEEP: dict[str, Case] = {
     "1d-k4-s2-deep": Case((150, 24), (64,), (4,), (2,), (1,), batch=3),
     "1d-k2-s2-deep": Case((170, 30), (75,), (2,), (2,), bias=True),
     "2d-k3-s2-deep": Case((140, 20), (6, 12), (3, 3), (2, 2), (1, 1), output_padding=(1, 1)),
+}
+#: Layers whose blocks have some phases alone, so many of them along the width.
+_SOME_PHASES: dict[str, tuple[Case, int]] = {
+    "1d-k16-s8": (Case((70, 3), (37,), (16,), (8,), (2,), bias=True, batch=2), 4),
+    "1d-k24-s6": (Case((40, 5), (21,), (24,), (6,), (4,), output_padding=(3,)), 2),
+    "1d-k9-s9": (Case((36, 2), (40,), (9,), (9,), batch=3), 1),
+    "1d-k128-s64": (Case((32, 4), (20,), (128,), (64,), (37,), groups=2, bias=True), 32),
+    "2d-k3x8-s2x4": (Case((33, 5), (5, 9), (3, 8), (2, 4), (1, 2)), 2),
 }
 _DEEP_PRECISIONS: tuple[Precision, ...] = ("tf32", "fp16")
 #: Of a block, about.
@@ -75,18 +84,25 @@ def instances() -> Iterator[Instance]:
             for width, tile in _tiles(problem, _DEEP_POSITIONS).items():
                 yield _instance(f"{name}-{precision}-{width}", problem, tile)
 
+    for name, (case, phases) in _SOME_PHASES.items():
+        for precision in _DEEP_PRECISIONS:
+            problem = case.problem(precision)
+            for width, tile in _tiles(problem, _POSITIONS, phases).items():
+                yield _instance(f"{name}-phases-{precision}-{width}", problem, tile)
+
 
 def _instance(name: str, problem: Problem, tile: Col2imWgmmaTile) -> Instance:
     return Instance(f"col2im_wgmma-{name}", problem, Kernel("col2im_wgmma", problem.layer, tile))
 
 
-def _tiles(problem: Problem, positions: int) -> dict[str, Col2imWgmmaTile]:
+def _tiles(problem: Problem, positions: int, phases: int = 0) -> dict[str, Col2imWgmmaTile]:
     """By name: whole images, as far as they fit; parts of them, which overlap where taps do; channels_last ones."""
-    axes, sizes = problem.layer.axes, problem.input_size
+    own = of_phases(problem.layer, phases)
+    axes, sizes = own.axes, problem.input_size
     halves = [
         min(size, max(overlap(axis, aligned=True) + 1, -(-size // 2))) for axis, size in zip(axes, sizes, strict=True)
     ]
-    taps = math.prod(problem.layer.kernel)
+    taps = math.prod(own.kernel)
     images = 2 if 2 * math.prod(sizes) <= positions else 1
     whole, part = BlockTile(images, *sizes), BlockTile(1, *halves)
     if math.prod(sizes) > positions:
@@ -103,7 +119,14 @@ def _tiles(problem: Problem, positions: int) -> dict[str, Col2imWgmmaTile]:
     }
     tiles = {
         name: col2im_wgmma_tile(
-            problem, tile, warpgroups=groups, channels=channels, k_tile_steps=steps, stages=1, channels_last=last
+            problem,
+            tile,
+            warpgroups=groups,
+            channels=channels,
+            phases=phases,
+            k_tile_steps=steps,
+            stages=1,
+            channels_last=last,
         )
         for name, (tile, groups, channels, steps, last) in made.items()
     }

@@ -12,6 +12,9 @@
 // a lane loads the fragments of its weights from a stage, and threads move inputs from a stage to such rows, rounded,
 // while the products of the k-tile before run.
 //
+// The phases. Where a kernel is a multiple of its stride, a block may have some phases along the width alone
+// (`spans.cuh`): else the taps of one channel of a kernel of 1024 would be 1024 rows.
+//
 // The warpgroups. `splits` sets of `high` x `wide` warpgroups share the input channels: a set has every splits-th
 // k-tile of them, and waits for no other set. Its warpgroups share rows and positions.
 //
@@ -46,13 +49,16 @@ TCONV_DEVICE void col2im_wgmma(const typename Layer::Element* x, const typename 
 
   // Blocks with the same inputs are neighbours.
   const int weight_set = static_cast<int>(blockIdx.x) % Shape::weight_sets;
-  const int group = weight_set / Shape::row_blocks, first_channel = weight_set % Shape::row_blocks * Tile::channels;
+  const int group = weight_set / Shape::row_blocks;
+  const int row_block = weight_set % Shape::row_blocks;
+  const int first_channel = row_block / Shape::phase_blocks * Tile::channels;
+  const int block_phase = Shape::all_phases ? 0 : row_block % Shape::phase_blocks * Shape::OwnWidth::stride;
   const Col2imBlockTiles<Layer, Tile, Shape> block_tiles(input_depth, input_height, input_width);
   const Col2imNumbers numbers = block_tiles.numbers(static_cast<int>(blockIdx.x) / Shape::weight_sets);
   const BlockTilePosition first = block_tiles.first_input(numbers);
 
-  Col2imCopies<Layer, Tile, Shape> copies(weight, x, group, first_channel, set, first, batch, input_depth, input_height,
-                                          input_width, thread);
+  Col2imCopies<Layer, Tile, Shape> copies(weight, x, group, first_channel, block_phase, set, first, batch, input_depth,
+                                          input_height, input_width, thread);
   const long long begin = Tile::runs ? copies.place(0, group, first, batch, input_depth, input_height, input_width) : 0;
   const Col2imRuns<Layer, Tile, Shape> runs{static_cast<unsigned>(begin), static_cast<unsigned>(copies.plane)};
   unsigned char* const moved = shared + set * Shape::set_bytes;
@@ -94,54 +100,14 @@ TCONV_DEVICE void col2im_wgmma(const typename Layer::Element* x, const typename 
   typename Layer::Element* const y_of_group =
       y + static_cast<long long>(group) * Layer::group_out_channels *
               (Tile::channels_last ? 1 : static_cast<long long>(output_depth) * output_height * output_width);
-  if (Shape::sums_by_position) {
-    const BlockTilePosition position = block_tiles.first_position(numbers, output_depth, output_height, output_width);
-    const BlockTilePosition end =
-        block_tiles.first_position({numbers.image + 1, numbers.depth + 1, numbers.row + 1, numbers.column + 1},
-                                   output_depth, output_height, output_width);
-    const Col2imPositions<Layer, Tile, Shape, Program> positions{sums,
-                                                                 epilogue,
-                                                                 y_of_group,
-                                                                 first,
-                                                                 position,
-                                                                 end.depth - position.depth,
-                                                                 end.row - position.row,
-                                                                 end.column - position.column,
-                                                                 first_channel,
-                                                                 batch,
-                                                                 input_depth,
-                                                                 input_height,
-                                                                 input_width,
-                                                                 y_channels,
-                                                                 output_depth,
-                                                                 output_height,
-                                                                 output_width};
-    positions.store();
-  } else {
-    const BlockTilePosition first_output = {
-        first.image, Shape::Depth::first_output(numbers.depth, block_tiles.depths, output_depth),
-        Shape::Height::first_output(numbers.row, block_tiles.rows, output_height),
-        Shape::Width::first_output(numbers.column, block_tiles.columns, output_width)};
-    const Col2imOutputs<Layer, Tile, Shape, Program> outputs{
-        sums,
-        epilogue,
-        y_of_group,
-        first,
-        first_output,
-        Shape::Depth::first_output(numbers.depth + 1, block_tiles.depths, output_depth) - first_output.depth,
-        Shape::Height::first_output(numbers.row + 1, block_tiles.rows, output_height) - first_output.row,
-        Shape::Width::first_output(numbers.column + 1, block_tiles.columns, output_width) - first_output.column,
-        first_channel,
-        batch,
-        input_depth,
-        input_height,
-        input_width,
-        y_channels,
-        output_depth,
-        output_height,
-        output_width};
-    outputs.store();
-  }
+  if (Shape::sums_by_position)
+    col2im_store_positions<Layer, Tile, Shape, Program>(sums, epilogue, y_of_group, block_tiles, numbers, first_channel,
+                                                        block_phase, batch, input_depth, input_height, input_width,
+                                                        y_channels, output_depth, output_height, output_width);
+  else
+    col2im_store_outputs<Layer, Tile, Shape, Program>(sums, epilogue, y_of_group, block_tiles, numbers, first_channel,
+                                                      block_phase, batch, input_depth, input_height, input_width,
+                                                      y_channels, output_depth, output_height, output_width);
 }
 
 }  // namespace tconv

@@ -23,20 +23,27 @@ struct Col2imWgmmaShape {
   static constexpr bool factors_in_stages = sizeof(Element) == 2, moves_inputs = !factors_in_stages || Tile::runs;
   static constexpr int item_bytes = sizeof(Element);
   // Where taps are few, a thread sums and stores all phases of a position, `vector` outputs of a row at once.
-  static constexpr int taps = Layer::Depth::kernel * Layer::Height::kernel * Layer::Width::kernel;
-  static constexpr int phases = Layer::Depth::stride * Layer::Height::stride * Layer::Width::stride;
+  static constexpr bool all_phases = Tile::phases == 0;
+  static constexpr int width_phases = all_phases ? Layer::Width::stride : Tile::phases;
+  static constexpr int width_taps = all_phases ? Layer::Width::kernel : Layer::Width::taps_per_phase * Tile::phases;
+  using OwnWidth = typename Choice<all_phases, typename Layer::Width, Axis<width_taps, width_phases, 0, 1>>::type;
+  static constexpr int phase_blocks = Layer::Width::stride / width_phases;
+  static constexpr int taps = Layer::Depth::kernel * Layer::Height::kernel * width_taps;
+  static constexpr int phases = Layer::Depth::stride * Layer::Height::stride * width_phases;
   static constexpr bool sums_by_position = taps <= 64 && phases <= 16;
+  static constexpr int stored_phases =
+      all_phases ? Layer::Width::stride : greatest_common_divisor(width_phases, Layer::Width::padding);
   static constexpr int vector = sums_by_position && !Tile::channels_last
-                                    ? greatest_common_divisor(16, Layer::Width::stride* item_bytes) / item_bytes
+                                    ? greatest_common_divisor(16, stored_phases* item_bytes) / item_bytes
                                     : 1;
-  using Width = Col2imSpan<typename Layer::Width, Tile::BlockTile::columns, Tile::patch_positions, (vector > 1)>;
+  using Width = Col2imSpan<OwnWidth, Tile::BlockTile::columns, Tile::patch_positions, (vector > 1)>;
   static constexpr int splits = Tile::Warpgroups::splits;
 
   // ---- rows of the product: the taps of a block's output channels; a warpgroup has some tiles of 64 ----
   static constexpr int block_rows = Tile::channels * taps;
   static constexpr int row_tiles = ceil_div(block_rows, 64 * Tile::Warpgroups::high);
   static constexpr int rows = 64 * Tile::Warpgroups::high * row_tiles;
-  static constexpr int row_blocks = ceil_div(Layer::group_out_channels, Tile::channels);
+  static constexpr int row_blocks = ceil_div(Layer::group_out_channels, Tile::channels) * phase_blocks;
   static constexpr int weight_sets = Layer::groups * row_blocks;
   // A lane that loads weights has so many neighbouring rows, two of each tile.
   static constexpr int lane_rows = factors_in_stages ? 1 : 2 * row_tiles;
@@ -72,8 +79,9 @@ struct Col2imWgmmaShape {
       Tile::stages == set_k_tiles ? Tile::stages : Tile::stages - (factors_in_stages ? 2 : 1);
 
   // ---- copies to stages, as of `Col2imShape`: their sizes in bytes ----
-  static constexpr int weight_copy =
-      greatest_common_divisor(16, greatest_common_divisor(Layer::group_out_channels* taps, block_rows) * item_bytes);
+  static constexpr int weight_run =
+      all_phases ? greatest_common_divisor(Layer::group_out_channels * taps, block_rows) : width_phases;
+  static constexpr int weight_copy = greatest_common_divisor(16, weight_run* item_bytes);
   static constexpr int input_copy = Tile::runs ? 16
                                     : Tile::inputs_last
                                         ? greatest_common_divisor(16, Layer::group_in_channels* item_bytes)
@@ -134,6 +142,9 @@ struct Col2imWgmmaShape {
   static constexpr int shared_bytes = splits * (set_bytes > sums * 4 ? set_bytes : sums * 4);
 
   static_assert(item_bytes <= 4, "sums are float");
+  static_assert(all_phases || (Layer::Width::kernel % Layer::Width::stride == 0 && Layer::Width::dilation == 1 &&
+                               Layer::Width::stride % width_phases == 0),
+                "blocks of some phases have as many taps of each");
   static_assert(k_tile_bytes == 64 || k_tile_bytes == 128, "rows of the second factor have 64 or 128 bytes");
   static_assert(positions <= all_positions && positions % Tile::patch_positions == 0, "a block has whole patches");
   static_assert(!Tile::runs || !Tile::inputs_last, "runs are of a channel");
@@ -144,7 +155,7 @@ struct Col2imWgmmaShape {
 
   // ---- outputs: a thread has some column phases of a position, or all phases, in some channels, so many that no
   // thread is idle ----
-  static constexpr int sum_phases = Layer::Width::stride <= 4 ? Layer::Width::stride : 1;
+  static constexpr int sum_phases = width_phases <= 4 ? width_phases : 1;
   static constexpr int most_at_once = sums_by_position ? 32 / phases : 4;
   static TCONV_CONSTANT int channels_at_once() {
     const long long items = 1ll * positions * Tile::channels * (sums_by_position ? 1 : phases / sum_phases);

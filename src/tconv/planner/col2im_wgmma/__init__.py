@@ -6,7 +6,7 @@ import math
 from functools import lru_cache
 
 from tconv.planner.col2im import launch as rules
-from tconv.planner.col2im_wgmma.candidates import candidates, fits, why_none
+from tconv.planner.col2im_wgmma.candidates import candidates, divides_phases, fits, why_none
 from tconv.planner.col2im_wgmma.launch import launch_traits
 from tconv.planner.col2im_wgmma.model import Col2imWgmmaCost, predict
 from tconv.planner.col2im_wgmma.shape import Col2imWgmmaShape
@@ -62,7 +62,8 @@ class _Col2imWgmma(Family[Col2imWgmmaTile]):
         layer, tile = kernel.layer, kernel.tile
         own, block_tile = Col2imWgmmaShape(layer, tile), tile.block_tile
         return (
-            f"a block has {own.taps} taps of {tile.channels} output channels: {own.block_rows} rows",
+            f"a block has {own.width_phases} of {layer.stride[2]} phases along the width and {own.taps} taps of "
+            f"{tile.channels} output channels: {own.block_rows} rows",
             f"a block tile of {block_tile.images} x {block_tile.depths} x {block_tile.rows} x {block_tile.columns} "
             "inputs (images, slabs, rows, columns)",
             f"sets of warpgroups: {tile.warpgroups.splits} of {tile.warpgroups.high} x {tile.warpgroups.wide} (rows, "
@@ -74,7 +75,7 @@ def why_not_col2im_wgmma(layer: Layer, least_channels: int = _LEAST_CHANNELS) ->
     taps = math.prod(layer.kernel)
     if layer.precision not in _PRECISIONS:
         return f"the col2im_wgmma family has no kernels for {layer.precision}"
-    if taps > _MOST_TAPS:
+    if taps > _MOST_TAPS and not divides_phases(layer):
         return f"{taps} taps are more than the col2im_wgmma family's {_MOST_TAPS}"
     if layer.in_channels_per_group < least_channels:
         return f"{layer.in_channels_per_group} input channels are too few for the col2im_wgmma family"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from tconv.planner.col2im.inputs import MOST_IN_VAIN, block_tiles, copies_fit, copies_of, has_few_outputs, in_vain
 from tconv.planner.col2im.shape import together
 from tconv.planner.col2im.tile import BlockTile
-from tconv.planner.col2im_wgmma.shape import Col2imWgmmaShape, sums_by_position
+from tconv.planner.col2im_wgmma.shape import Col2imWgmmaShape, of_phases, sums_by_position
 from tconv.planner.col2im_wgmma.tile import Col2imWgmmaTile, Warpgroups
 from tconv.planner.gpu import RESERVED_SHARED_BYTES, SHARED_BYTES, Gpu
 from tconv.planner.numbers import Array, crossed, every, joined, least, length, most, taken
@@ -33,6 +33,8 @@ _MOST_STAGES = 8
 _STAGE_ALIGNMENT = 1024
 #: Inputs of a channel, over the batch, beyond which weights that pass by again and again cost more than preparing them.
 _MOST_INPUTS = 2**15
+#: Taps beyond which blocks may have some phases of the width alone.
+_MANY_TAPS = 128
 #: The same for layers of few output channels: with more, `col2im` keeps all weights of a block.
 _FEW_CHANNELS, _MOST_INPUTS_OF_FEW = 8, 4096
 
@@ -43,16 +45,19 @@ def col2im_wgmma_tile(
     *,
     warpgroups: Warpgroups,
     channels: int,
+    phases: int = 0,
     k_tile_steps: int,
     stages: int,
     channels_last: bool = False,
 ) -> Col2imWgmmaTile:
     """The tile with these numbers, and the largest copies that the sizes of `problem` allow."""
-    copies = copies_of(problem, block_tile, _aligned(problem.layer, channels_last), channels_last)
+    own = own_problem(problem, phases)
+    copies = copies_of(own, block_tile, _aligned(own.layer, channels_last), channels_last)
     tile = Col2imWgmmaTile(
         warpgroups=warpgroups,
         block_tile=block_tile,
         channels=channels,
+        phases=phases,
         k_tile_steps=k_tile_steps,
         stages=stages,
         **vars(copies),
@@ -64,9 +69,16 @@ def col2im_wgmma_tile(
 
 def candidates(problem: Problem, gpu: Gpu, channels_last: bool = False) -> Col2imWgmmaTile | None:
     """Tiles that compute `problem`, as arrays; None where none fits."""
-    layer = problem.layer
+    of_all = [_candidates(problem, gpu, channels_last, phases) for phases in _phases(problem)]
+    parts = [part for tiles in of_all for part in tiles if length(part)]
+    return joined(parts, [length(part) for part in parts]) if parts else None
+
+
+def _candidates(problem: Problem, gpu: Gpu, channels_last: bool, phases: int) -> Sequence[Col2imWgmmaTile]:
+    """Those of blocks with so many phases along the width."""
+    layer, own = problem.layer, own_problem(problem, phases)
     tried = dict.fromkeys(
-        block_tiles(problem, _POSITIONS, _aligned(layer, channels_last), long_rows=True, whole_rows=True)
+        block_tiles(own, _POSITIONS, _aligned(own.layer, channels_last), long_rows=True, whole_rows=True)
     )
     copied = [
         col2im_wgmma_tile(
@@ -74,15 +86,16 @@ def candidates(problem: Problem, gpu: Gpu, channels_last: bool = False) -> Col2i
             each,
             warpgroups=_WARPGROUPS[0],
             channels=1,
+            phases=phases,
             k_tile_steps=_K_TILE_STEPS[0],
             stages=1,
             channels_last=channels_last,
         )
         for each in tried
     ]
-    channels = _channels(layer)
+    channels = _channels(own.layer)
     if not copied or not channels:
-        return None
+        return []
     channel, warpgroup, block_tile, step = crossed(len(channels), len(_WARPGROUPS), len(copied), len(_K_TILE_STEPS))
     tiles = replace(
         taken(joined(copied, [1] * len(copied)), block_tile),
@@ -91,12 +104,10 @@ def candidates(problem: Problem, gpu: Gpu, channels_last: bool = False) -> Col2i
         k_tile_steps=every(_K_TILE_STEPS, step),
     )
     shape, warpgroups = Col2imWgmmaShape(layer, tiles), tiles.warpgroups
-    good: Array = shape.fits_registers & shape.fits_products & has_few_outputs(problem, tiles)
+    good: Array = shape.fits_registers & shape.fits_products & has_few_outputs(own, tiles)
     # No warpgroup has zeros alone, and no set.
     good &= (2 * shape.block_rows > 64 * warpgroups.high) & (warpgroups.splits <= shape.k_tiles)
-    parts = list(_with_stages(layer, taken(tiles, good), gpu)) if good.any() else []
-    parts = [part for part in parts if length(part)]
-    return joined(parts, [length(part) for part in parts]) if parts else None
+    return list(_with_stages(layer, taken(tiles, good), gpu)) if good.any() else []
 
 
 def _with_stages(layer: Layer, tiles: Col2imWgmmaTile, gpu: Gpu) -> Iterator[Col2imWgmmaTile]:
@@ -117,7 +128,8 @@ def _with_stages(layer: Layer, tiles: Col2imWgmmaTile, gpu: Gpu) -> Iterator[Col
 def why_none(problem: Problem) -> str | None:
     """Why there are no tiles; None where there may be."""
     inputs, channels = problem.batch * math.prod(problem.input_size), problem.layer.out_channels_per_group
-    limit = _MOST_INPUTS_OF_FEW if channels <= _FEW_CHANNELS else _MOST_INPUTS
+    few = channels <= _FEW_CHANNELS and math.prod(problem.layer.kernel) <= _MANY_TAPS
+    limit = _MOST_INPUTS_OF_FEW if few else _MOST_INPUTS
     if inputs > limit:
         return f"{inputs} inputs of a channel are more than {limit}, with {channels} output channels"
     if in_vain(problem) > MOST_IN_VAIN:
@@ -131,11 +143,36 @@ def _channels(layer: Layer) -> list[int]:
     return [c for c in _CHANNELS if c < 2 * all_channels and _LEAST_ROWS <= c * taps <= _MOST_ROWS]
 
 
+def divides_phases(layer: Layer) -> bool:
+    """Whether a block may have some phases along the width: all have as many taps, which lie a stride apart."""
+    width = layer.axes[2]
+    return width.dilation == 1 and width.kernel % width.stride == 0
+
+
+def own_problem(problem: Problem, phases: int) -> Problem:
+    """The problem that blocks with so many phases along the width compute."""
+    if not phases:
+        return problem
+    return replace(problem, layer=of_phases(problem.layer, phases), output_padding=(*problem.output_padding[:2], 0))
+
+
+def _phases(problem: Problem) -> list[int]:
+    """What is tried: all of them, which is 0; and, where these are many, those that fill copies."""
+    layer, stride = problem.layer, problem.layer.stride[2]
+    few_outputs = problem.output_padding[2] <= layer.padding[2]  # no position is without inputs
+    if math.prod(layer.kernel) <= _MANY_TAPS or not divides_phases(layer) or not few_outputs:
+        return [0]
+    of_copy = 16 // layer.item_bytes
+    return [0, *(phases for phases in range(of_copy, stride, of_copy) if stride % phases == 0)]
+
+
 def fits(problem: Problem, tile: Col2imWgmmaTile) -> bool:
     """Whether a kernel with `tile` runs `problem`."""
-    return copies_fit(problem, tile, _aligned(problem.layer, bool(tile.channels_last))) and not why_none(problem)
+    own = own_problem(problem, tile.phases)
+    return copies_fit(own, tile, _aligned(own.layer, bool(tile.channels_last))) and not why_none(problem)
 
 
 def _aligned(layer: Layer, channels_last: bool) -> bool:
     """Whether outputs of a position begin at a multiple of the stride: where several are stored at once."""
-    return sums_by_position(layer) and not channels_last and together(layer) > 1
+    by_position = sums_by_position(math.prod(layer.kernel), math.prod(layer.stride))
+    return bool(by_position) and not channels_last and together(layer) > 1

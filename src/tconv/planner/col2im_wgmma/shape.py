@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from tconv.planner.col2im.shape import conflict_free, together
+from tconv.planner.col2im.shape import conflict_free
 from tconv.planner.col2im_wgmma.tile import Col2imWgmmaTile
 from tconv.planner.gpu import RESERVED_SHARED_BYTES, SHARED_BYTES
 from tconv.planner.numbers import ceil_div, gcd, least, most, where
@@ -55,18 +56,29 @@ class Col2imWgmmaShape:
     # ---- rows of the product: the taps of a block's output channels, 64 in a tile ----
 
     @cached_property
+    def width_phases(self) -> int:
+        """Phases along the width of a block."""
+        return where(self.tile.phases > 0, self.tile.phases, self.layer.stride[2])
+
+    @cached_property
     def taps(self) -> int:
-        return math.prod(self.layer.kernel)
+        """Of a block's output channel."""
+        depth, height, width = self.layer.axes
+        of_width = where(self.tile.phases > 0, width.taps_per_phase * self.tile.phases, width.kernel)
+        return depth.kernel * height.kernel * of_width
 
     @cached_property
     def sums_by_position(self) -> bool:
-        """Whether a thread has all phases of a position."""
-        return sums_by_position(self.layer)
+        """Whether a thread has all of a block's phases of a position."""
+        depth, height, _ = self.layer.stride
+        return sums_by_position(self.taps, depth * height * self.width_phases)
 
     @cached_property
     def vector(self) -> int:
         """Neighbouring outputs that are stored at once, where rows begin at multiples of that."""
-        return where(self.tile.channels_last == 0, together(self.layer), 1) if self.sums_by_position else 1
+        phases = where(self.tile.phases > 0, gcd(self.tile.phases, self.layer.padding[2]), self.layer.stride[2])
+        together = gcd(_COPY_BYTES, phases * self.item_bytes) // self.item_bytes
+        return where((self.tile.channels_last == 0) & self.sums_by_position, together, 1)
 
     @cached_property
     def block_rows(self) -> int:
@@ -86,7 +98,8 @@ class Col2imWgmmaShape:
     @cached_property
     def row_blocks(self) -> int:
         """Blocks that share the output channels of a group."""
-        return ceil_div(self.layer.out_channels_per_group, self.tile.channels)
+        phase_blocks = self.layer.stride[2] // self.width_phases
+        return ceil_div(self.layer.out_channels_per_group, self.tile.channels) * phase_blocks
 
     @cached_property
     def weight_sets(self) -> int:
@@ -189,7 +202,8 @@ class Col2imWgmmaShape:
 
     @cached_property
     def weight_copy(self) -> int:
-        return gcd(_COPY_BYTES, gcd(self.layer.out_channels_per_group * self.taps, self.block_rows) * self.item_bytes)
+        of_channels = gcd(self.layer.out_channels_per_group * self.taps, self.block_rows)
+        return gcd(_COPY_BYTES, where(self.tile.phases > 0, self.tile.phases, of_channels) * self.item_bytes)
 
     @cached_property
     def input_copy(self) -> int:
@@ -213,8 +227,8 @@ class Col2imWgmmaShape:
         """From a channel's inputs to the next channel's, or from a position's channels to the next position's."""
         by_channel = ceil_div(self.positions * self.item_bytes, _COPY_BYTES) * _COPY_BYTES
         of_runs = self.tile.block_tile.images * self.run_copies * _COPY_BYTES
-        sums_by_position = where(self.tile.inputs_last > 0, self.k_tile_bytes + _COPY_BYTES, by_channel)
-        return where(self.tile.runs > 0, of_runs, sums_by_position)
+        of_copies = where(self.tile.inputs_last > 0, self.k_tile_bytes + _COPY_BYTES, by_channel)
+        return where(self.tile.runs > 0, of_runs, of_copies)
 
     @cached_property
     def factor_bytes(self) -> int:
@@ -272,9 +286,22 @@ class Col2imWgmmaShape:
         return most(1, least(least(by_registers, by_memory), _MOST_BLOCKS))
 
 
-def sums_by_position(layer: Layer) -> bool:
-    """Whether a thread has all phases of a position: where it has few taps to sum."""
-    return math.prod(layer.kernel) <= _MOST_TAPS and math.prod(layer.stride) <= _MOST_PHASES
+def sums_by_position(taps: Any, phases: Any) -> Any:
+    """Whether a thread has all phases of a position: where there are few, with few taps to sum."""
+    return (taps <= _MOST_TAPS) & (phases <= _MOST_PHASES)
+
+
+def of_phases(layer: Layer, phases: int) -> Layer:
+    """The layer that a block with so many phases along the width computes; `layer` itself for 0, which are all."""
+    if not phases:
+        return layer
+    width = layer.axes[2]
+    return replace(
+        layer,
+        kernel=(*layer.kernel[:2], width.taps_per_phase * phases),
+        stride=(*layer.stride[:2], phases),
+        padding=(*layer.padding[:2], 0),
+    )
 
 
 def _instruction(positions: Any) -> Any:

@@ -20,7 +20,8 @@ class Warpgroups:
 class Col2imWgmmaTile:
     """How a block shares the work.
 
-    A block has all taps of ``channels`` output channels, and one block tile of inputs. A set of warpgroups has
+    A block has ``channels`` output channels, and one block tile of inputs. Of each channel it has all taps, or those of
+    so many neighbouring ``phases`` along the width where these are not 0. A set of warpgroups has
     ``stages`` stages of ``k_tile_steps`` times 32 bytes of input channels. ``patch_positions``, ``runs`` and
     ``inputs_last`` say how inputs are copied, as in `Col2imTile`. Outputs are contiguous, or ``channels_last``. The
     compiler limits registers so that ``blocks`` blocks fit on a multiprocessor.
@@ -29,6 +30,7 @@ class Col2imWgmmaTile:
     warpgroups: Warpgroups
     block_tile: BlockTile
     channels: int
+    phases: int
     k_tile_steps: int
     stages: int
     patch_positions: int
