@@ -1,6 +1,6 @@
 """How long a tile of the `col2im` family takes, predicted: what the planner ranks tiles by.
 
-The constants were fitted to 1,275 tiles of 30 layers (`benchmarks/fit.py`), and are a sixth higher: where another
+The constants were fitted to 1,275 tiles of 30 layers (`benchmarks/fit.py`), and are a fifth higher: where another
 family is about as fast, that one is taken. Those of resident weights are as they were fitted, to 1,009 tiles of 59
 layers. The order of the predictions is what matters.
 """
@@ -35,14 +35,14 @@ class Constants:
         memory: how often a byte of memory counts.
     """
 
-    copy: float = 7.5
-    item: float = 2.5
-    result: float = 2.3
-    output: float = 16.8
-    block: float = 5920.0
-    step: float = 254.0
-    product: float = 14.6
-    memory: float = 1.1
+    copy: float = 7.8
+    item: float = 2.6
+    result: float = 2.4
+    output: float = 17.6
+    block: float = 6200.0
+    step: float = 266.0
+    product: float = 15.3
+    memory: float = 1.15
 
 
 @dataclass(frozen=True)

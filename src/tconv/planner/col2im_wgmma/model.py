@@ -1,6 +1,6 @@
 """How long a tile of the `col2im_wgmma` family takes, predicted: what the planner ranks tiles by.
 
-The constants were fitted to 1,900 tiles of 49 layers, and are a little higher: where another family is about as fast,
+The constants were fitted to 1,983 tiles of 51 layers, and are a little higher: where another family is about as fast,
 that one is taken. The order of the predictions is what matters.
 """
 
@@ -35,29 +35,33 @@ class Constants:
         k_tile, moved: of a set of warpgroups, for a k-tile; and more for one whose inputs are moved and rounded.
         latency: the same, for one whose copies are waited for, shared by those on their way.
         result, output: of a block, for 32 results that are summed, and for 32 outputs, or vectors of them.
+        stored: more for these, for each sector that they touch.
         alone: the same, for 32 outputs that are not summed position by position.
         block: of a block beside all else: from its launch to its first products, and from its last to its end.
+        again: how much of that a block costs which follows another one.
         together: blocks that share a multiprocessor take so much longer, as a power of their number.
         sectors: how often a byte counts that blocks load, mostly from the L2 cache, in whole sectors; all blocks
             share its rate.
         memory: how often a byte of memory counts.
     """
 
-    copy: float = 5.4
-    product: float = 30.8
-    positions: float = 0.8
-    weight: float = 1.45
-    item: float = 4.98
-    k_tile: float = 116.0
-    moved: float = 304.0
-    latency: float = 264.0
-    result: float = 3.21
-    output: float = 5.41
-    alone: float = 15.2
-    block: float = 5710.0
-    together: float = 0.518
-    sectors: float = 0.2
-    memory: float = 0.862
+    copy: float = 5.27
+    product: float = 32.4
+    positions: float = 0.53
+    weight: float = 1.39
+    item: float = 4.81
+    k_tile: float = 117.0
+    moved: float = 310.0
+    latency: float = 216.0
+    result: float = 4.37
+    output: float = 1.82
+    stored: float = 0.411
+    alone: float = 15.0
+    block: float = 6040.0
+    again: float = 0.572
+    together: float = 0.584
+    sectors: float = 0.165
+    memory: float = 0.904
 
 
 FITTED = Constants()
@@ -99,7 +103,10 @@ def predict(
     weights = 0.0 if shape.factors_in_stages else channels * shape.rows * warpgroups.wide / 32
     items = where(tile.runs > 0, channels * shape.positions / 32, 0.0)
     outputs = problem.batch * layer.out_channels * math.prod(problem.output_size) / blocks / 32
-    stored = where(shape.sums_by_position, fitted.output / shape.vector, fitted.alone) * outputs
+    # Neighbouring threads store neighbouring positions: a sector for each, or several share one.
+    touched = least(32, layer.stride[2] * layer.item_bytes)
+    by_position = (fitted.output + fitted.stored * touched) / shape.vector
+    stored = where(shape.sums_by_position, by_position, fitted.alone) * outputs
     results = 1.0 * warpgroups.splits * shape.rows * shape.all_positions / 32
     k_tile = fitted.k_tile + fitted.moved * (not shape.factors_in_stages) + fitted.latency / shape.stages_ahead
     together = least(tile.blocks, of_multiprocessor)
@@ -113,7 +120,8 @@ def predict(
         fitted.sectors * blocks * _sector_bytes(problem, shape, channels) / gpu.copy_bandwidth,
         fitted.memory * problem.bytes_moved / gpu.copy_bandwidth,
     )
-    of_blocks = waves * fitted.block / _CLOCK + parts[0] + parts[1] + parts[2] + parts[3] + parts[4] + parts[5]
+    begun = (1 + fitted.again * (waves - 1)) * fitted.block / _CLOCK
+    of_blocks = begun + parts[0] + parts[1] + parts[2] + parts[3] + parts[4] + parts[5]
     seconds = (of_blocks**2 + parts[6] ** 2) ** 0.5
     return Col2imWgmmaCost(*parts, SHORTEST_SECONDS + seconds + fused_seconds(problem, gpu))
 
