@@ -139,6 +139,12 @@ def arguments(problem: Problem) -> dict[str, Any]:
     return {**sized, "groups": layer.groups}
 
 
+def functions(problem: Problem) -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
+    """The library's function and PyTorch's, which take input, weight and bias."""
+    keywords, dims = arguments(problem), problem.layer.spatial_dims
+    return partial(_OURS[dims - 1], **keywords), partial(_THEIRS[dims - 1], **keywords)
+
+
 def varied(case: Results, variant: str | None) -> Results | None:
     """The case as `variant` has it; None where it has no such thing."""
     if variant == "bfloat16":
@@ -161,15 +167,14 @@ def measure(case: Results, quick: bool, variant: str | None = None) -> Results:
     `quick` leaves draws, the awkward inputs and PyTorch's other settings out, and times long calls less often.
     """
     problem = problem_of(case)
-    keywords, dims = arguments(problem), problem.layer.spatial_dims
-    ours, theirs = _OURS[dims - 1], _THEIRS[dims - 1]
+    ours, theirs = functions(problem)
     operands = laid_out(draw(problem, torch.device("cuda"), seed=0), variant)
-    explained = tconv.explain(*operands, **keywords)
+    explained = tconv.explain(*operands, **arguments(problem))
     if explained.plan is None:
         return {"equal": False, "reasons": [f"PyTorch's operator runs: {explained.reason}"]}
 
     def candidate(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        return ours(*laid_out(Operands(x, weight, bias), variant), **keywords).contiguous()
+        return ours(*laid_out(Operands(x, weight, bias), variant)).contiguous()
 
     gpu = gpu_of(torch.cuda.current_device())
     question = question_of(problem, gpu, allows_tf32(), variant == "channels_last")
@@ -186,7 +191,7 @@ def measure(case: Results, quick: bool, variant: str | None = None) -> Results:
         "plan": {"family": explained.plan.kernel.family, "tile": dict(tile_fields(explained.plan.kernel.tile))},
         "left_to_pytorch": why_pytorch(question, explained.plan, gpu) is not None,
         "floor_ms": case["floor_ms"],
-        **times(partial(ours, *operands, **keywords), partial(theirs, **keywords), operands, quick),
+        **times(partial(ours, *operands), theirs, operands, quick),
     }
 
 

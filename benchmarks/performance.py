@@ -78,6 +78,32 @@ def every_layer_body(layers: Results | None) -> str:
     return f"{said}:\n\n" + noted(table(head, rows))
 
 
+def small_body(small: Results | None) -> str:
+    """Small layers: as called, in a CUDA graph, and on channels_last tensors."""
+    if not small:
+        return NOTHING
+    layers = small["layers"]
+    last = {name: found["channels_last"] for name, found in layers.items() if "channels_last" in found}
+    rows = [
+        [
+            name,
+            milliseconds(found["floor_ms"]),
+            *(milliseconds(found["contiguous"][f"{side}_ms"]) for side in ("pytorch", "tconv", "graph")),
+            *((milliseconds(last[name][f"{side}_ms"]) for side in ("pytorch", "tconv")) if name in last else ("", "")),
+            factor(last[name]["pytorch_ms"] / last[name]["tconv_ms"]) if name in last else "",
+        ]
+        for name, found in layers.items()
+    ]
+    of_last = factor(geometric_mean(found["pytorch_ms"] / found["tconv_ms"] for found in last.values()))
+    graphs = factor(geometric_mean(f["contiguous"]["tconv_ms"] / f["contiguous"]["graph_ms"] for f in layers.values()))
+    head = ["layer", "floor ms", "PyTorch ms", "tconv ms", "in a graph ms", "last: PyTorch ms", "tconv ms", "×"]
+    said = (
+        f"On {machine(small['environment'])}. Geometric means: {of_last} PyTorch's speed on channels_last tensors "
+        f"({len(last)} layers); the speed as called times {graphs} in a CUDA graph"
+    )
+    return f"{said}:\n\n" + table(head, rows)
+
+
 def hopper_body(hopper: Results | None) -> str:
     """Dense layers on Hopper: the tile that the model prefers, beside PyTorch's default and its best setting."""
     if not hopper:

@@ -18,6 +18,7 @@ from performance import (
     growth_body,
     hopper_body,
     search_body,
+    small_body,
     training_body,
     variants_body,
     written_body,
@@ -214,6 +215,7 @@ def targets() -> dict[Path, str]:
             training_body(trainings),
             search_body(load("search")),
             every_layer_body(load("kinds")),
+            small_body(load("small")),
         ],
         "docs/notes/hopper.md": [hopper_body(load("hopper")), every_layer_body(load("layers-h100"))],
     }
