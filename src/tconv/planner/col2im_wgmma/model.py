@@ -46,8 +46,8 @@ class Constants:
     """
 
     copy: float = 5.27
-    product: float = 32.4
-    positions: float = 0.53
+    product: float = 24.0
+    positions: float = 1.2
     weight: float = 1.39
     item: float = 4.81
     k_tile: float = 117.0
@@ -60,7 +60,7 @@ class Constants:
     block: float = 6040.0
     again: float = 0.572
     together: float = 0.584
-    sectors: float = 0.165
+    sectors: float = 0.152
     memory: float = 0.904
 
 
