@@ -31,7 +31,7 @@ class Constants:
         copy: of a block, for a warp's instruction that copies inputs. Copies of weights overlap the rest.
         product, positions: of a block, for a warpgroup's instruction, and for each 8 positions of it.
         weight: of a block, for 32 weights of 32 bits that are loaded from a stage.
-        item: of a block, for 32 items of runs that are moved.
+        move, item: of a block, for 32 inputs of 32 bits that are moved, and for 32 items of runs.
         k_tile, moved: of a set of warpgroups, for a k-tile; and more for one whose inputs are moved and rounded.
         latency: the same, for one whose copies are waited for, shared by those on their way.
         result, output: of a block, for 32 results that are summed, and for 32 outputs, or vectors of them.
@@ -49,15 +49,16 @@ class Constants:
     product: float = 24.0
     positions: float = 1.2
     weight: float = 1.39
+    move: float = 2.0
     item: float = 4.81
-    k_tile: float = 117.0
+    k_tile: float = 80.0
     moved: float = 310.0
     latency: float = 216.0
     result: float = 4.37
     output: float = 1.82
     stored: float = 0.411
     alone: float = 15.0
-    block: float = 6040.0
+    block: float = 5400.0
     again: float = 0.572
     together: float = 0.584
     sectors: float = 0.152
@@ -102,6 +103,7 @@ def predict(
     instructions = k_tiles * tile.k_tile_steps * (shape.rows / 64) * warpgroups.wide
     weights = 0.0 if shape.factors_in_stages else channels * shape.rows * warpgroups.wide / 32
     items = where(tile.runs > 0, channels * shape.positions / 32, 0.0)
+    moves = 0.0 if shape.factors_in_stages else channels * shape.positions / 32
     outputs = problem.batch * layer.out_channels * math.prod(problem.output_size) / blocks / 32
     # Neighbouring threads store neighbouring positions: a sector for each, or several share one.
     touched = least(32, layer.stride[2] * layer.item_bytes)
@@ -114,7 +116,7 @@ def predict(
     parts = (
         times * fitted.copy * copies,
         times * instructions * (fitted.product + fitted.positions * shape.product_rows / 8),
-        times * (fitted.weight * weights + fitted.item * items),
+        times * (fitted.weight * weights + fitted.item * items + fitted.move * moves),
         times * shape.set_k_tiles * k_tile,
         times * (fitted.result * results + stored),
         fitted.sectors * blocks * _sector_bytes(problem, shape, channels) / gpu.copy_bandwidth,
