@@ -133,14 +133,15 @@ class Alone(nn.Module):
 
 def main() -> None:
     own_tools_on_path()
-    models = {path.stem: measure(path) for path in sorted(_GENERATED.glob("*_new.py"))}
+    results: Results = {"environment": environment()}
+    with insisting():
+        results["library"] = {name: measure_library(*layers) for name, layers in small_layers().items()}
+    print(results["library"], flush=True)
+    results["models"] = {path.stem: measure(path) for path in sorted(_GENERATED.glob("*_new.py"))}
     for fuse in (True, False):
         write_all([name for name in _FUSED if not file_of(name, fuse=fuse).exists()], fuse=fuse)
-    fused = {name: measure_fused(name) for name in _FUSED}
-    with insisting():
-        library = {name: measure_library(*layers) for name, layers in small_layers().items()}
-    print(library, flush=True)
-    save("host", {"environment": environment(), "models": models, "library": library, "fused": fused})
+    results["fused"] = {name: measure_fused(name) for name in _FUSED}
+    save("host", results)
 
 
 if __name__ == "__main__":
