@@ -2,7 +2,7 @@
 their prepared calls beside PyTorch's, and layers with what stands behind them in one kernel beside those layers alone;
 all on small inputs.
 
-    PYTHONPATH=src python3 benchmarks/host_times.py
+    PYTHONPATH=src python3 benchmarks/host_times.py [PART ...]
 
 Writes benchmarks/results/host.json: microseconds of a call, medians of batches of calls by turns, without gradients and
 with those of the weights. The GPU is waited for between batches, outside of what is timed.
@@ -10,6 +10,7 @@ with those of the weights. The GPU is waited for between batches, outside of wha
 
 from __future__ import annotations
 
+import argparse
 import copy
 import statistics
 import time
@@ -19,12 +20,12 @@ from typing import Any
 
 import torch
 from fused import file_of, loaded, write_all
-from results import ROOT, Results, environment, save
+from results import ROOT, Results, environment, load, save
 from runs import insisting
 from torch import nn
 
 import tconv
-from tconv.sandbox.model_file import CANDIDATE, load
+from tconv.sandbox import model_file
 from tconv.sandbox.worker import own_tools_on_path
 
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -61,9 +62,12 @@ def medians(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
 
 
 def measure(path: Path) -> Results:
-    file, model_file = load(path, CANDIDATE), load(path.parents[1] / path.name.replace("_new.py", ".py"))
+    file, reference_file = (
+        model_file.load(path, model_file.CANDIDATE),
+        model_file.load(path.parents[1] / path.name.replace("_new.py", ".py")),
+    )
     model = file.construct(0, *file.init_args, **file.init_kwargs).cuda()
-    reference = model_file.construct(0, *model_file.init_args, **model_file.init_kwargs).cuda()
+    reference = reference_file.construct(0, *reference_file.init_args, **reference_file.init_kwargs).cuda()
     found: Results = {}
     for name, ours in layers_of(model).items():
         theirs = reference.get_submodule(name)
@@ -131,17 +135,34 @@ class Alone(nn.Module):
         return self.layer(x)
 
 
-def main() -> None:
-    own_tools_on_path()
-    results: Results = {"environment": environment()}
+def of_library() -> Results:
     with insisting():
-        results["library"] = {name: measure_library(*layers) for name, layers in small_layers().items()}
-    print(results["library"], flush=True)
-    results["models"] = {path.stem: measure(path) for path in sorted(_GENERATED.glob("*_new.py"))}
+        return {name: measure_library(*layers) for name, layers in small_layers().items()}
+
+
+def of_models() -> Results:
+    return {path.stem: measure(path) for path in sorted(_GENERATED.glob("*_new.py"))}
+
+
+def of_fused() -> Results:
     for fuse in (True, False):
         write_all([name for name in _FUSED if not file_of(name, fuse=fuse).exists()], fuse=fuse)
-    results["fused"] = {name: measure_fused(name) for name in _FUSED}
-    save("host", results)
+    return {name: measure_fused(name) for name in _FUSED}
+
+
+#: What is measured, each with an environment of its own.
+PARTS: dict[str, Callable[[], Results]] = {"library": of_library, "models": of_models, "fused": of_fused}
+
+
+def main() -> None:
+    parsed = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parsed.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all if none is named")
+    wanted = parsed.parse_args().parts or list(PARTS)
+    own_tools_on_path()
+    for part in wanted:
+        found = {"environment": environment(), "layers": PARTS[part]()}
+        print(part, found["layers"], flush=True)
+        save("host", (load("host") or {}) | {part: found})
 
 
 if __name__ == "__main__":
