@@ -30,6 +30,8 @@ _RATES: Mapping[Precision, float] = MappingProxyType(
 )
 #: Products of a body, and registers of a thread, up to which nothing gets slower.
 _FEW_PRODUCTS, _FEW_REGISTERS = 256, 218
+#: Shifts up to which resident weights save little.
+_FEW_SHIFTS = 4
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,8 @@ class Constants:
         norm_of_one_block: the same where one block with resident weights goes through its block tiles alone.
         norm_of_memory: the same of memory beside all else, where several blocks have resident weights, and inputs that
             come by way of registers.
+        by_registers: how much shorter everything takes, where inputs come by way of registers, and weights of more than
+            `_FEW_SHIFTS` are resident.
         preparing: seconds of the preparing kernel, beside its bytes.
         prepared: how often a byte that it writes counts.
     """
@@ -93,7 +97,8 @@ class Constants:
     short_rows: float = 16.0
     norm: float = 3.17
     norm_of_one_block: float = 2.6
-    norm_of_memory: float = 2.07
+    norm_of_memory: float = 3.0
+    by_registers: float = 0.9
     preparing: float = 5.4e-06
     prepared: float = 0.813
 
@@ -184,6 +189,8 @@ def predict(problem: Problem, layer: Layer, tile: MmaTile, gpu: Gpu, fitted: Con
     together = (own**norm + memory**norm) ** (1 / norm)
     preparation = fitted.preparing + fitted.prepared * shape.weight_bytes / gpu.copy_bandwidth
     program = fused_seconds(problem, gpu, covered(problem, layer, kernel))
+    by_registers = resident & (tile.pipeline.copied == 0) & (shape.shifts > _FEW_SHIFTS)
+    together = together * where(by_registers, fitted.by_registers, 1.0)
     seconds = SHORTEST_SECONDS + preparation + slower * together + program
     return MmaCost(*others, memory, preparation, seconds)
 
