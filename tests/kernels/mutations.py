@@ -914,6 +914,12 @@ MUTATIONS_OF_COL2IM_WGMMA = {
         "col2im_wgmma-1d-k2-s2-deep-fp16-whole",
         "plain",
     ),
+    "outputs that end before the first, where padding is larger than the map": (
+        "return number == count || (number > 0 && first > outputs) ? outputs : number == 0 || first < 0 ? 0 : first;",
+        "return number == 0 || first < 0 ? 0 : number == count || first > outputs ? outputs : first;",
+        "col2im_wgmma-2d-k8-s1-d2-small-tf32-whole",
+        "plain",
+    ),
     "weights of neighbouring phases for those of the next tap": (
         "row / Shape::OwnWidth::stride * Layer::Width::stride + row % Shape::OwnWidth::stride",
         "row",

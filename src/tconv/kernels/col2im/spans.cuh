@@ -31,7 +31,7 @@ struct Col2imSpan {
   // The same of its outputs.
   static TCONV_CONSTANT int first_output(int number, int count, int outputs) {
     const int first = ((number - 1) * step + size) * Axis::stride - Axis::padding;
-    return number == 0 || first < 0 ? 0 : number == count || first > outputs ? outputs : first;
+    return number == count || (number > 0 && first > outputs) ? outputs : number == 0 || first < 0 ? 0 : first;
   }
 };
 

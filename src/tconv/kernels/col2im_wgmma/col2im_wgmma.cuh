@@ -12,8 +12,8 @@
 // a lane loads the fragments of its weights from a stage, and threads move inputs from a stage to such rows, rounded,
 // while the products of the k-tile before run.
 //
-// The phases. Where a kernel is a multiple of its stride, a block may have some phases along the width alone
-// (`spans.cuh`): else the taps of one channel of a kernel of 1024 would be 1024 rows.
+// The phases. Where a kernel is a multiple of its stride, a block may have some phases along the width alone: all taps
+// of one channel of a kernel of 1024 would be 1024 rows. A picture stands with the spans of block tiles.
 //
 // The warpgroups. `splits` sets of `high` x `wide` warpgroups share the input channels: a set has every splits-th
 // k-tile of them, and waits for no other set. Its warpgroups share rows and positions.
