@@ -42,6 +42,7 @@ KEPT: list[Case] = [
     # Outputs of a block that ended before its first, where padding is larger than the map.
     Case(
         Problem(Layer(2, 3, 65, (1, 8, 1), (1, 1, 1), (0, 4, 0), (1, 2, 1), precision="tf32"), 5, (1, 3, 11)),
+        seed=599,
         tensor_cores=True,
     ),
 ]

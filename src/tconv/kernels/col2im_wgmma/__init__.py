@@ -52,7 +52,7 @@ _DEEP: dict[str, Case] = {
     "1d-k2-s2-deep": Case((170, 30), (75,), (2,), (2,), bias=True),
     "2d-k3-s2-deep": Case((140, 20), (6, 12), (3, 3), (2, 2), (1, 1), output_padding=(1, 1)),
     # Padding that is larger than the map.
-    "2d-k8-s1-d2-small": Case((40, 5), (3, 11), (8, 9), (1, 1), (4, 0), (2, 1), batch=5),
+    "2d-k8-s1-d2-small": Case((40, 5), (3, 11), (8, 9), (1, 1), (4, 0), (2, 1), batch=1),
 }
 #: Layers whose blocks have some phases alone, so many of them along the width.
 _SOME_PHASES: dict[str, tuple[Case, int]] = {
