@@ -299,7 +299,7 @@ def _define(space):
     return defined
 
 # torch.compile and dispatch modes see a call as this one operator. Its namespace has the digest of this file.
-_OPERATOR = _define("tconv_41d9f9dcae5df848")
+_OPERATOR = _define("tconv_c243fa71eb7694e2")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # modules keep their options like this
@@ -1176,15 +1176,14 @@ template <class Kernel> struct Col2imCopies {
   long long plane, of_step;      // from a channel of x to the next; where the next k-tile's channels begin
   int first, rows, run, thread;  // the next k-tile's first channel, existing rows of the block and positions of a run
 
-  TCONV_DEVICE Col2imCopies(const float* weight, const float* x, int group, int first_channel, int block_phase,
-      int first_k_tile, const BlockTilePosition& block_tile, int batch, int depths, int height, int width, int thread)
-      : x(x), plane(static_cast<long long>(depths) * height * width), first(first_k_tile * kKTileChannels),
-      thread(thread) {
+  TCONV_DEVICE Col2imCopies(const float* weight, const float* x, int group, int first_channel, int first_k_tile,
+      const BlockTilePosition& block_tile, int batch, int depths, int height, int width, int thread) : x(x),
+      plane(static_cast<long long>(depths) * height * width), first(first_k_tile * kKTileChannels), thread(thread) {
     const int left = Kernel::group_out_channels - first_channel;
     rows = (left < Kernel::channels ? left : Kernel::channels) * Kernel::taps;
     this->weight = weight + (static_cast<long long>(group) * Kernel::group_in_channels + first + thread /
-        weight_sharers) * filter + static_cast<long long>(first_channel) * kernel + block_phase + thread %
-        weight_sharers * weight_items;
+        weight_sharers) * filter + static_cast<long long>(first_channel) * kernel + thread % weight_sharers *
+        weight_items;
     begin_block_tile(group, first_k_tile, block_tile, batch, depths, height, width);
   }
 
@@ -1392,7 +1391,7 @@ TCONV_DEVICE void col2im_wgmma(const float* x, const float* weight, const float*
   const Col2imNumbers numbers = block_tiles.numbers(static_cast<int>(blockIdx.x) / Kernel::weight_sets);
   const BlockTilePosition first = block_tiles.first_input(numbers);
 
-  Col2imCopies<Kernel> copies(weight, x, group, first_channel, 0, set, first, batch, input_depth,
+  Col2imCopies<Kernel> copies(weight, x, group, first_channel, set, first, batch, input_depth,
                                           input_height, input_width, thread);
   const long long begin = 0;
   const Col2imRuns<Kernel> runs{static_cast<unsigned>(begin), static_cast<unsigned>(copies.plane)};

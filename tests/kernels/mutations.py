@@ -927,8 +927,8 @@ MUTATIONS_OF_COL2IM_WGMMA = {
         "plain",
     ),
     "weights of the first phases for all blocks": (
-        "kernel + block_phase +",
-        "kernel +",
+        "copies(weight + block_phase,",
+        "copies(weight,",
         "col2im_wgmma-1d-k16-s8-phases-tf32-part",
         "plain",
     ),

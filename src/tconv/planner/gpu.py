@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any
 
+from tconv.planner.numbers import least, most
 from tconv.problem import Precision, Problem
 
 #: No launch is counted as faster than this.
@@ -14,6 +16,8 @@ SHORTEST_SECONDS = 2e-6
 _BANDWIDTH = 30e9
 #: Shared memory of a Hopper multiprocessor that blocks may have, and what each takes of it beside its own.
 SHARED_BYTES, RESERVED_SHARED_BYTES = 227 * 1024, 1024
+#: Registers of a multiprocessor.
+REGISTERS = 65536
 #: The oldest GPUs with TF32 and bfloat16 on tensor cores.
 FIRST_WITH_TF32 = 80
 
@@ -107,3 +111,9 @@ def floor_seconds(problem: Problem, gpu: Gpu) -> float | None:
     if gpu.bandwidth is None or rate is None:
         return None
     return max(SHORTEST_SECONDS, problem.bytes_moved / gpu.bandwidth, 2 * problem.multiply_adds / rate)
+
+
+def blocks_that_fit(registers: Any, shared_bytes: Any, limit: int) -> Any:
+    """Blocks that a Hopper multiprocessor holds, of so many registers and bytes of shared memory; 1 to `limit`."""
+    by_memory = SHARED_BYTES // (shared_bytes + RESERVED_SHARED_BYTES)
+    return most(1, least(least(REGISTERS // registers, by_memory), limit))

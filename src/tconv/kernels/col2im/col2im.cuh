@@ -211,8 +211,8 @@ TCONV_DEVICE void col2im(const typename Layer::Element* x, const typename Layer:
             of_set = warp % (Tile::Warps::high * Tile::Warps::wide);
   const int first_row_tile = of_set % Tile::Warps::high * Shape::warp_row_tiles;
   const int first_position_tile = of_set / Tile::Warps::high * Shape::warp_position_tiles;
-  Col2imCopies<Layer, Tile, Shape> copies(weight, x, group, first_channel, 0, set, block_tiles.first_input(numbers),
-                                          batch, input_depth, input_height, input_width, of_set * 32 + lane);
+  Col2imCopies<Layer, Tile, Shape> copies(weight, x, group, first_channel, set, block_tiles.first_input(numbers), batch,
+                                          input_depth, input_height, input_width, of_set * 32 + lane);
   unsigned char* const resident = shared + set * Shape::set_bytes;
   unsigned char* const stages = resident + Shape::resident_bytes;
   float* const sums = reinterpret_cast<float*>(shared + Shape::sums_at);

@@ -62,9 +62,9 @@ struct Col2imCopies {
   long long plane, of_step;      // from a channel of x to the next; where the next k-tile's channels begin
   int first, rows, run, thread;  // the next k-tile's first channel, existing rows of the block and positions of a run
 
-  TCONV_DEVICE Col2imCopies(const Element* weight, const Element* x, int group, int first_channel, int block_phase,
-                            int first_k_tile, const BlockTilePosition& block_tile, int batch, int depths, int height,
-                            int width, int thread)
+  TCONV_DEVICE Col2imCopies(const Element* weight, const Element* x, int group, int first_channel, int first_k_tile,
+                            const BlockTilePosition& block_tile, int batch, int depths, int height, int width,
+                            int thread)
       : x(x),
         plane(static_cast<long long>(depths) * height * width),
         first(first_k_tile * Shape::k_tile_channels),
@@ -73,7 +73,7 @@ struct Col2imCopies {
     rows = (left < Tile::channels ? left : Tile::channels) * Shape::taps;
     this->weight =
         weight + (static_cast<long long>(group) * Layer::group_in_channels + first + thread / weight_sharers) * filter +
-        static_cast<long long>(first_channel) * kernel + block_phase +
+        static_cast<long long>(first_channel) * kernel +
         col2im_weight<Layer, Shape>(thread % weight_sharers * weight_items);
     if (!Shape::resident) begin_block_tile(group, first_k_tile, block_tile, batch, depths, height, width);
   }

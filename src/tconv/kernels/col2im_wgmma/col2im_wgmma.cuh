@@ -57,7 +57,7 @@ TCONV_DEVICE void col2im_wgmma(const typename Layer::Element* x, const typename 
   const Col2imNumbers numbers = block_tiles.numbers(static_cast<int>(blockIdx.x) / Shape::weight_sets);
   const BlockTilePosition first = block_tiles.first_input(numbers);
 
-  Col2imCopies<Layer, Tile, Shape> copies(weight, x, group, first_channel, block_phase, set, first, batch, input_depth,
+  Col2imCopies<Layer, Tile, Shape> copies(weight + block_phase, x, group, first_channel, set, first, batch, input_depth,
                                           input_height, input_width, thread);
   const long long begin = Tile::runs ? copies.place(0, group, first, batch, input_depth, input_height, input_width) : 0;
   const Col2imRuns<Layer, Tile, Shape> runs{static_cast<unsigned>(begin), static_cast<unsigned>(copies.plane)};

@@ -22,7 +22,7 @@ struct Col2imWgmmaShape {
   // inputs are moved. So are runs of inputs, which begin anywhere.
   static constexpr bool factors_in_stages = sizeof(Element) == 2, moves_inputs = !factors_in_stages || Tile::runs;
   static constexpr int item_bytes = sizeof(Element);
-  // Where taps are few, a thread sums and stores all phases of a position, `vector` outputs of a row at once.
+  // The block's own taps and phases.
   static constexpr bool all_phases = Tile::phases == 0;
   static constexpr int width_phases = all_phases ? Layer::Width::stride : Tile::phases;
   static constexpr int width_taps = all_phases ? Layer::Width::kernel : Layer::Width::taps_per_phase * Tile::phases;
@@ -30,6 +30,7 @@ struct Col2imWgmmaShape {
   static constexpr int phase_blocks = Layer::Width::stride / width_phases;
   static constexpr int taps = Layer::Depth::kernel * Layer::Height::kernel * width_taps;
   static constexpr int phases = Layer::Depth::stride * Layer::Height::stride * width_phases;
+  // Where these are few, a thread sums and stores all phases of a position, `vector` outputs of a row at once.
   static constexpr bool sums_by_position = taps <= 64 && phases <= 16;
   static constexpr int stored_phases =
       all_phases ? Layer::Width::stride : greatest_common_divisor(width_phases, Layer::Width::padding);

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from tconv.planner.col2im.block import COPY_BYTES
 from tconv.planner.col2im.inputs import (
-    COPY_BYTES,
     LEAST_COPY,
     MOST_IN_VAIN,
     block_tiles,

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tconv.planner.col2im.block import COPY_BYTES
 from tconv.planner.col2im.shape import overlap, spans
 from tconv.planner.col2im.tile import BlockTile
 from tconv.planner.numbers import Array, least
@@ -21,8 +22,8 @@ MOST_IN_VAIN = 4
 _MOST_OUTPUTS = 2**21
 #: Of the inputs of block tiles that overlap, how many are multiplied for each that there is.
 _MOST_REPEATED = 2.5
-#: Bytes of an asynchronous copy, at least and at most.
-LEAST_COPY, COPY_BYTES = 4, 16
+#: Bytes of an asynchronous copy at least.
+LEAST_COPY = 4
 
 
 @dataclass(frozen=True)

@@ -5,16 +5,12 @@ from __future__ import annotations
 import math
 from functools import cached_property
 
-from tconv.planner.col2im.tile import Col2imTile
-from tconv.planner.gpu import RESERVED_SHARED_BYTES, SHARED_BYTES
+from tconv.planner.col2im.block import COPY_BYTES, Col2imBlock
+from tconv.planner.gpu import REGISTERS, blocks_that_fit
 from tconv.planner.numbers import ceil_div, gcd, least, most, where
 from tconv.problem import Axis, Layer
 
-_LANES = 32
-_STEP_BYTES = 32
-_COPY_BYTES = 16
-#: Registers of a multiprocessor; registers that a thread may have; blocks that are asked for at most.
-_REGISTERS = 65536
+#: Registers that a thread may have; blocks that are asked for at most.
 _MOST_REGISTERS = 255
 _MOST_BLOCKS = 8
 
@@ -27,34 +23,25 @@ _CONSTANTS = (
 )
 
 
-class Col2imShape:
+class Col2imShape(Col2imBlock):
     """The constants of a kernel: `Col2imShape` of `kernels/col2im/shape.cuh` has those of the same names.
 
     The tile may stand for many (`tconv.planner.numbers`).
     """
 
-    def __init__(self, layer: Layer, tile: Col2imTile) -> None:
-        self.layer = layer
-        self.tile = tile
-
     def constants(self) -> tuple[str, ...]:
         """The names of those that the template must agree on."""
         return _CONSTANTS
 
-    @cached_property
-    def item_bytes(self) -> int:
-        return self.layer.item_bytes
+    @property
+    def splits(self) -> int:
+        return self.tile.warps.splits
 
     # ---- rows of the product: the taps of a block's output channels ----
 
     @cached_property
     def taps(self) -> int:
         return math.prod(self.layer.kernel)
-
-    @cached_property
-    def block_rows(self) -> int:
-        """Rows of a block."""
-        return self.tile.channels * self.taps
 
     @cached_property
     def warp_row_tiles(self) -> int:
@@ -72,27 +59,11 @@ class Col2imShape:
         return ceil_div(self.layer.out_channels_per_group, self.tile.channels)
 
     @cached_property
-    def weight_sets(self) -> int:
-        """The same of all groups: blocks with different weights."""
-        return self.layer.groups * self.row_blocks
-
-    @cached_property
     def rows_together(self) -> int:
         """Neighbouring rows that a lane loads at once."""
         return 1 if self.item_bytes < 4 else where(self.tile.resident > 0, 1, gcd(self.warp_row_tiles, 4))
 
     # ---- columns of the product: positions ----
-
-    @cached_property
-    def run_positions(self) -> int:
-        """Positions of an image."""
-        block_tile = self.tile.block_tile
-        return block_tile.depths * block_tile.rows * block_tile.columns
-
-    @cached_property
-    def positions(self) -> int:
-        """Positions of a block."""
-        return self.tile.block_tile.images * self.run_positions
 
     @cached_property
     def warp_position_tiles(self) -> int:
@@ -108,32 +79,9 @@ class Col2imShape:
     # ---- depth of the product: input channels, in steps of 32 bytes; a stage has a k-tile of steps ----
 
     @cached_property
-    def step_channels(self) -> int:
-        return _STEP_BYTES // self.item_bytes
-
-    @cached_property
-    def k_tile_channels(self) -> int:
-        """Input channels of a stage."""
-        return self.tile.k_tile_steps * self.step_channels
-
-    @cached_property
-    def k_tiles(self) -> int:
-        return ceil_div(self.layer.in_channels_per_group, self.k_tile_channels)
-
-    @cached_property
-    def set_k_tiles(self) -> int:
-        """K-tiles of a set of warps."""
-        return ceil_div(self.k_tiles, self.tile.warps.splits)
-
-    @cached_property
     def set_steps(self) -> int:
         """Steps of a set of warps."""
         return self.set_k_tiles * self.tile.k_tile_steps
-
-    @cached_property
-    def threads(self) -> int:
-        """Threads of a block."""
-        return self.tile.threads
 
     @cached_property
     def stages_ahead(self) -> int:
@@ -145,19 +93,7 @@ class Col2imShape:
 
     @cached_property
     def weight_copy(self) -> int:
-        return gcd(_COPY_BYTES, gcd(self.layer.out_channels_per_group * self.taps, self.block_rows) * self.item_bytes)
-
-    @cached_property
-    def input_copy(self) -> int:
-        of_channels = math.gcd(_COPY_BYTES, self.layer.in_channels_per_group * self.item_bytes)
-        copied = where(self.tile.inputs_last > 0, of_channels, self.tile.patch_positions * self.item_bytes)
-        return where(self.tile.runs > 0, _COPY_BYTES, copied)
-
-    @cached_property
-    def run_copies(self) -> int:
-        """Copies of such a run, which may begin anywhere in the first."""
-        items = _COPY_BYTES // self.item_bytes
-        return ceil_div(self.run_positions + items - 1, items)
+        return gcd(COPY_BYTES, gcd(self.layer.out_channels_per_group * self.taps, self.block_rows) * self.item_bytes)
 
     @cached_property
     def row_copies(self) -> int:
@@ -167,7 +103,7 @@ class Col2imShape:
             self.tile.block_tile.images * self.run_copies,
             self.positions // self.tile.patch_positions,
         )
-        of_position = self.tile.k_tile_steps * _STEP_BYTES // self.input_copy
+        of_position = self.k_tile_bytes // self.input_copy
         return where(self.tile.inputs_last > 0, of_position, by_channel)
 
     @cached_property
@@ -183,12 +119,12 @@ class Col2imShape:
         by_channel = (
             self.position_tiles * 16 + 16 if self.item_bytes < 4 else 4 * conflict_free(8 * self.position_tiles, 1)
         )
-        of_runs = self.tile.block_tile.images * self.run_copies * _COPY_BYTES
+        of_runs = self.tile.block_tile.images * self.run_copies * COPY_BYTES
         of_runs = of_runs if self.item_bytes < 4 else 4 * conflict_free(of_runs // 4, 1)
         return where(
             self.tile.runs > 0,
             of_runs,
-            where(self.tile.inputs_last > 0, self.tile.k_tile_steps * _STEP_BYTES + _COPY_BYTES, by_channel),
+            where(self.tile.inputs_last > 0, self.k_tile_bytes + COPY_BYTES, by_channel),
         )
 
     @cached_property
@@ -242,19 +178,17 @@ class Col2imShape:
     @cached_property
     def fits_registers(self) -> bool:
         """Whether a multiprocessor has as many for a block."""
-        return self.registers * self.threads <= _REGISTERS
+        return self.registers * self.threads <= REGISTERS
 
     @cached_property
     def blocks_that_fit(self) -> int:
         """Blocks that a multiprocessor holds, by shared memory and by the registers that threads may want."""
-        by_registers = _REGISTERS // (self.registers * self.threads)
-        by_memory = SHARED_BYTES // (self.shared_bytes + RESERVED_SHARED_BYTES)
-        return most(1, least(least(by_registers, by_memory), _MOST_BLOCKS))
+        return blocks_that_fit(self.registers * self.threads, self.shared_bytes, _MOST_BLOCKS)
 
 
 def together(layer: Layer) -> int:
     """Neighbouring outputs of a position that a thread may store at once."""
-    return math.gcd(_COPY_BYTES, layer.stride[2] * layer.item_bytes) // layer.item_bytes
+    return math.gcd(COPY_BYTES, layer.stride[2] * layer.item_bytes) // layer.item_bytes
 
 
 def overlap(axis: Axis, aligned: bool = False) -> int:

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from tconv.planner.col2im.block import COPY_BYTES, Col2imBlock
 from tconv.planner.col2im.shape import conflict_free
-from tconv.planner.col2im_wgmma.tile import Col2imWgmmaTile
-from tconv.planner.gpu import RESERVED_SHARED_BYTES, SHARED_BYTES
+from tconv.planner.gpu import REGISTERS, blocks_that_fit
 from tconv.planner.numbers import ceil_div, gcd, least, most, where
 from tconv.problem import Layer
 
 #: Positions of a product for which there are instructions.
 _PRODUCT_ROWS = (16, 32, 48, 64, 96, 128, 144, 160, 192, 240, 256)
-#: Bytes of channels of a step, and of a copy at most.
-_STEP_BYTES, _COPY_BYTES = 32, 16
 #: Taps and phases up to which a thread has all phases of a position.
 _MOST_TAPS, _MOST_PHASES = 64, 16
-#: Registers of a multiprocessor; registers that a thread may have; blocks that are asked for at most.
-_REGISTERS = 65536
+#: Registers that a thread may have; blocks that are asked for at most.
 _MOST_REGISTERS = 255
 _MOST_BLOCKS = 4
 
@@ -35,23 +31,19 @@ _CONSTANTS = (
 )
 
 
-class Col2imWgmmaShape:
+class Col2imWgmmaShape(Col2imBlock):
     """The constants of a kernel: `Col2imWgmmaShape` of `kernels/col2im_wgmma/shape.cuh` has those of the same names.
 
     The tile may stand for many (`tconv.planner.numbers`).
     """
 
-    def __init__(self, layer: Layer, tile: Col2imWgmmaTile) -> None:
-        self.layer = layer
-        self.tile = tile
-
     def constants(self) -> tuple[str, ...]:
         """The names of those that the template must agree on."""
         return _CONSTANTS
 
-    @cached_property
-    def item_bytes(self) -> int:
-        return self.layer.item_bytes
+    @property
+    def splits(self) -> int:
+        return self.tile.warpgroups.splits
 
     # ---- rows of the product: the taps of a block's output channels, 64 in a tile ----
 
@@ -77,13 +69,8 @@ class Col2imWgmmaShape:
     def vector(self) -> int:
         """Neighbouring outputs that are stored at once, where rows begin at multiples of that."""
         phases = where(self.tile.phases > 0, gcd(self.tile.phases, self.layer.padding[2]), self.layer.stride[2])
-        together = gcd(_COPY_BYTES, phases * self.item_bytes) // self.item_bytes
+        together = gcd(COPY_BYTES, phases * self.item_bytes) // self.item_bytes
         return where((self.tile.channels_last == 0) & self.sums_by_position, together, 1)
-
-    @cached_property
-    def block_rows(self) -> int:
-        """Rows of a block."""
-        return self.tile.channels * self.taps
 
     @cached_property
     def row_tiles(self) -> int:
@@ -100,11 +87,6 @@ class Col2imWgmmaShape:
         """Blocks that share the output channels of a group."""
         phase_blocks = self.layer.stride[2] // self.width_phases
         return ceil_div(self.layer.out_channels_per_group, self.tile.channels) * phase_blocks
-
-    @cached_property
-    def weight_sets(self) -> int:
-        """The same of all groups: blocks with different weights."""
-        return self.layer.groups * self.row_blocks
 
     @cached_property
     def factors_in_stages(self) -> bool:
@@ -128,12 +110,6 @@ class Col2imWgmmaShape:
     # ---- columns of the product: positions ----
 
     @cached_property
-    def positions(self) -> int:
-        """Positions of a block."""
-        block_tile = self.tile.block_tile
-        return block_tile.images * block_tile.depths * block_tile.rows * block_tile.columns
-
-    @cached_property
     def product_rows(self) -> int:
         """Positions of a product, PTX's N."""
         return _instruction(ceil_div(self.positions, self.tile.warpgroups.wide))
@@ -152,35 +128,8 @@ class Col2imWgmmaShape:
     # ---- depth of the product: input channels ----
 
     @cached_property
-    def step_channels(self) -> int:
-        return _STEP_BYTES // self.item_bytes
-
-    @cached_property
-    def k_tile_channels(self) -> int:
-        return self.tile.k_tile_steps * self.step_channels
-
-    @cached_property
-    def k_tile_bytes(self) -> int:
-        """Of a position."""
-        return self.tile.k_tile_steps * _STEP_BYTES
-
-    @cached_property
-    def k_tiles(self) -> int:
-        return ceil_div(self.layer.in_channels_per_group, self.k_tile_channels)
-
-    @cached_property
-    def set_k_tiles(self) -> int:
-        """K-tiles of a set of warpgroups."""
-        return ceil_div(self.k_tiles, self.tile.warpgroups.splits)
-
-    @cached_property
     def set_threads(self) -> int:
         return 128 * self.tile.warpgroups.high * self.tile.warpgroups.wide
-
-    @cached_property
-    def threads(self) -> int:
-        """Threads of a block."""
-        return self.tile.threads
 
     @cached_property
     def stages_read(self) -> int:
@@ -195,27 +144,9 @@ class Col2imWgmmaShape:
     # ---- copies and shared memory, in bytes ----
 
     @cached_property
-    def run_positions(self) -> int:
-        """Positions of an image."""
-        block_tile = self.tile.block_tile
-        return block_tile.depths * block_tile.rows * block_tile.columns
-
-    @cached_property
     def weight_copy(self) -> int:
         of_channels = gcd(self.layer.out_channels_per_group * self.taps, self.block_rows)
-        return gcd(_COPY_BYTES, where(self.tile.phases > 0, self.tile.phases, of_channels) * self.item_bytes)
-
-    @cached_property
-    def input_copy(self) -> int:
-        of_channels = math.gcd(_COPY_BYTES, self.layer.in_channels_per_group * self.item_bytes)
-        copied = where(self.tile.inputs_last > 0, of_channels, self.tile.patch_positions * self.item_bytes)
-        return where(self.tile.runs > 0, _COPY_BYTES, copied)
-
-    @cached_property
-    def run_copies(self) -> int:
-        """Copies of a run, which may begin anywhere in the first."""
-        items = _COPY_BYTES // self.item_bytes
-        return ceil_div(self.run_positions + items - 1, items)
+        return gcd(COPY_BYTES, where(self.tile.phases > 0, self.tile.phases, of_channels) * self.item_bytes)
 
     @cached_property
     def weight_pitch(self) -> int:
@@ -225,9 +156,9 @@ class Col2imWgmmaShape:
     @cached_property
     def input_pitch(self) -> int:
         """From a channel's inputs to the next channel's, or from a position's channels to the next position's."""
-        by_channel = ceil_div(self.positions * self.item_bytes, _COPY_BYTES) * _COPY_BYTES
-        of_runs = self.tile.block_tile.images * self.run_copies * _COPY_BYTES
-        of_copies = where(self.tile.inputs_last > 0, self.k_tile_bytes + _COPY_BYTES, by_channel)
+        by_channel = ceil_div(self.positions * self.item_bytes, COPY_BYTES) * COPY_BYTES
+        of_runs = self.tile.block_tile.images * self.run_copies * COPY_BYTES
+        of_copies = where(self.tile.inputs_last > 0, self.k_tile_bytes + COPY_BYTES, by_channel)
         return where(self.tile.runs > 0, of_runs, of_copies)
 
     @cached_property
@@ -276,14 +207,12 @@ class Col2imWgmmaShape:
     @cached_property
     def fits_registers(self) -> bool:
         """Whether a multiprocessor has as many for a block."""
-        return (self.registers <= _MOST_REGISTERS) & (self.registers * self.threads <= _REGISTERS)
+        return (self.registers <= _MOST_REGISTERS) & (self.registers * self.threads <= REGISTERS)
 
     @cached_property
     def blocks_that_fit(self) -> int:
         """Blocks that a multiprocessor holds, by shared memory and by the registers that threads may want."""
-        by_registers = _REGISTERS // (self.registers * self.threads)
-        by_memory = SHARED_BYTES // (self.shared_bytes + RESERVED_SHARED_BYTES)
-        return most(1, least(least(by_registers, by_memory), _MOST_BLOCKS))
+        return blocks_that_fit(self.registers * self.threads, self.shared_bytes, _MOST_BLOCKS)
 
 
 def sums_by_position(taps: Any, phases: Any) -> Any:

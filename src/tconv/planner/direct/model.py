@@ -14,7 +14,7 @@ from tconv.planner.direct.launch import grid, launch_traits, runs
 from tconv.planner.direct.shape import DirectShape, accumulator_words, is_vector
 from tconv.planner.direct.tile import DirectTile
 from tconv.planner.epilogue_cost import fused_seconds
-from tconv.planner.gpu import RESERVED_SHARED_BYTES, SHARED_BYTES, SHORTEST_SECONDS, Gpu
+from tconv.planner.gpu import REGISTERS, RESERVED_SHARED_BYTES, SHARED_BYTES, SHORTEST_SECONDS, Gpu
 from tconv.planner.numbers import ceil, ceil_div, gcd, least, most, where
 from tconv.problem import Problem
 
@@ -22,7 +22,6 @@ _WARP = 32
 _CLOCK = 1.8e9
 _SCHEDULERS = 4
 _THREADS = 2048
-_REGISTERS = 65536
 
 
 @dataclass(frozen=True)
@@ -161,7 +160,7 @@ def predict(problem: Problem, tile: DirectTile, gpu: Gpu, fitted: Constants = FI
     piped = times * cycles + stores * fitted.store_cycles + 2 * joined + 3 * staged_weights / _WARP
 
     # What shares a multiprocessor, and how evenly work is spread.
-    spill = most(0.0, shape.registers / (_REGISTERS // (tile.blocks * warps * _WARP)) - 1)
+    spill = most(0.0, shape.registers / (REGISTERS // (tile.blocks * warps * _WARP)) - 1)
     by_memory = SHARED_BYTES // (shape.shared_bytes + RESERVED_SHARED_BYTES)
     together = least(least(tile.blocks, by_memory), _THREADS // (warps * _WARP))
     share = least(together, blocks / gpu.multiprocessors)

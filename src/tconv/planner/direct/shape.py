@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 
 from tconv.planner.direct.tile import DirectTile
+from tconv.planner.gpu import REGISTERS
 from tconv.planner.numbers import ceil_div, least, most, nowhere, where, whole
 from tconv.problem import Axis, Layer
 
@@ -17,8 +18,7 @@ _CHAIN = 64
 _EXCHANGE_STEPS = 16
 #: The most that a thread stores at once.
 _VECTOR_BYTES = 16
-#: Registers of a multiprocessor, and what a thread may have of them where a block has 128 threads or fewer.
-_REGISTERS = 64 * 1024
+#: What a thread may have of a multiprocessor's registers where a block has 128 threads or fewer.
 _REGISTER_LIMITS = (48, 64, 80, 96, 128, 168, 255)
 
 
@@ -238,7 +238,7 @@ class DirectShape:
         allowed = _REGISTER_LIMITS[-1]
         for limit in _REGISTER_LIMITS[-2::-1]:
             allowed = where(wanted <= limit, limit, allowed)
-        return most(1, least(16, _REGISTERS // (allowed * self.threads)))
+        return most(1, least(16, REGISTERS // (allowed * self.threads)))
 
 
 @functools.lru_cache(maxsize=1024)

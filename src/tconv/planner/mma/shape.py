@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from functools import cached_property
 
-from tconv.planner.gpu import RESERVED_SHARED_BYTES, SHARED_BYTES
+from tconv.planner.gpu import blocks_that_fit
 from tconv.planner.mma.tile import BlockTile, MmaTile
 from tconv.planner.numbers import ceil_div, least, most, nowhere, where
 from tconv.planner.shifts import halo, shift_count
@@ -19,8 +19,7 @@ _MOST_POSITION_TILES = 8
 #: What outputs that are stored at once may take of shared memory, if the stages took less.
 _TURN_LEAST_BYTES = 32 * 1024
 _BARRIER_BYTES = 16
-#: Registers of a multiprocessor; registers that a thread may have; blocks that are asked for at most.
-_REGISTERS = 65536
+#: Registers that a thread may have; blocks that are asked for at most.
 _MOST_REGISTERS = 255
 _MOST_BLOCKS = 8
 
@@ -387,9 +386,7 @@ class MmaShape:
     @cached_property
     def blocks_that_fit(self) -> int:
         """Blocks that a multiprocessor holds, by shared memory and by the registers that threads may want."""
-        by_registers = _REGISTERS // (self.registers * self.threads)
-        by_memory = SHARED_BYTES // (self.shared_bytes + RESERVED_SHARED_BYTES)
-        return most(1, least(least(by_registers, by_memory), _MOST_BLOCKS))
+        return blocks_that_fit(self.registers * self.threads, self.shared_bytes, _MOST_BLOCKS)
 
 
 def origins(block_tile: BlockTile) -> Triple:
