@@ -212,7 +212,7 @@ def measure(name: str, case: dict, kind: str, rank: int, tile: list[int] | None)
         compiled = compile_source(unit(plan.kernel), gpu.arch, name="tconv_kernel", headers=Path(folder))
     operands = draw(problem, torch.device("cuda"), seed=0)
     loaded, preparing, of_inputs = load_all(plan, compiled.cubin, 0)
-    launch = Launcher(loaded, plan, 0, preparing, of_inputs)
+    launch = Launcher(loaded, plan, 0, preparing, of_inputs).enqueue
     y = torch.empty(problem.output_shape, dtype=operands.x.dtype, device="cuda")
     bias = 0 if operands.bias is None else operands.bias.data_ptr()
     flush = torch.empty(2**28, dtype=torch.uint8, device="cuda")

@@ -17,7 +17,16 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from tconv.dispatch import PRECISION_OF, decide, passing_mode, result_format
 from tconv.pointwise.evaluate import evaluate
 from tconv.pointwise.program import parse
-from tconv.routes import as_list, find_route, fused, launch, operator_gradients, result_shape, run, setup_context
+from tconv.routes import (
+    as_list,
+    find_route,
+    fused,
+    operator_gradients,
+    plain_route,
+    result_shape,
+    run,
+    setup_context,
+)
 from tconv.weights import FrozenWeights
 
 _log = logging.getLogger("tconv")
@@ -44,6 +53,9 @@ def conv_transpose(
     """
     if torch.compiler.is_compiling():
         return _traced(dims, input, weight, bias, arguments)
+    if (known := plain_route(dims, input, weight, bias, arguments)) is not None:
+        copy = None if frozen is None else frozen.copy(known.launcher, weight, weight)  # held until the launch
+        return known.launch(input, weight, bias, 0 if copy is None else copy.address)
     native = _NATIVE[dims]
     if not (isinstance(input, Tensor) and input.is_cuda):
         if _log.isEnabledFor(logging.DEBUG):
@@ -55,12 +67,13 @@ def conv_transpose(
     if _C._len_torch_dispatch_stack():
         return _traced(dims, input, weight, bias, arguments)
     cast = autocast(input, weight, bias)
-    route = find_route(dims, *cast, arguments)
+    casts, batched = torch.is_autocast_enabled("cuda"), input.dim() != dims + 1
+    route = find_route(dims, *cast, arguments, plain=batched and not casts)
     if route is None:
         return native(input, weight, bias, *arguments)
     copy = None if frozen is None else frozen.copy(route.launcher, weight, cast[1])  # held until the launch
     prepared = 0 if copy is None else copy.address
-    if input.dim() == dims + 1:
+    if not batched:
         return run(route, cast[0].unsqueeze(0), *cast[1:], prepared).squeeze(0)
     return run(route, *cast, prepared)
 
@@ -120,7 +133,7 @@ def _aten(input: Tensor, weight: Tensor, bias: Tensor | None, *arguments: Any) -
 
 def _cuda(input: Tensor, weight: Tensor, bias: Tensor | None, *arguments: Any) -> Tensor:
     route = find_route(weight.dim() - 2, input, weight, bias, arguments)
-    return _aten(input, weight, bias, *arguments) if route is None else launch(route, input, weight, bias)
+    return _aten(input, weight, bias, *arguments) if route is None else route.launch(input, weight, bias)
 
 
 def _fake(input: Tensor, weight: Tensor, bias: Tensor | None, *arguments: Any) -> Tensor:

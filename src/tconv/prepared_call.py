@@ -39,9 +39,10 @@ class PreparedCall:
         self._strides = weight.stride()
         self._result = torch.Size(route.output_shape), like.dtype, like.device
         self._format = route.memory_format if route.directly else torch.contiguous_format
-        #: What tells tensors like the last that were accepted, and whether one of those requires a gradient.
-        self._accepted: tuple[int, Callable[..., bool], bool] = (0, never, False)
-        self._accepted_out: Callable[..., bool] = never
+        self._launch = route.launch
+        #: Of the tensors accepted last, without `out` and with it: how many, what tells others like them, and whether
+        #: one requires a gradient.
+        self._accepted: list[tuple[int, Callable[..., bool], bool]] = [(0, never, False)] * 2
 
     def __call__(self, input: Tensor, out: Tensor | None = None) -> Tensor:
         """The layer's result.
@@ -57,25 +58,25 @@ class PreparedCall:
             RuntimeError: a gradient is asked for.
             ValueError: input, `out`, or the layer's weight or bias is of another kind than the call was prepared for.
         """
-        layer, route = self._layer, self._route
+        layer = self._layer
         weight, bias = parameters_of(layer)
-        tensors = (input, weight) if bias is None else (input, weight, bias)
-        count, are_alike, requires_grad = self._accepted
+        tensors: tuple[Tensor, ...] = (input, weight) if bias is None else (input, weight, bias)
+        if out is not None:
+            tensors = (*tensors, out)
+        count, are_alike, requires_grad = self._accepted[out is not None]
         if len(tensors) != count or not are_alike(*tensors):
             self._check(input, weight, bias)
+            if out is not None:
+                self._check_out(out)
             requires_grad = any(tensor.requires_grad for tensor in tensors)
-            self._accepted = len(tensors), alike(*tensors), requires_grad
+            self._accepted[out is not None] = len(tensors), alike(*tensors), requires_grad
+        if out is not None and out.data_ptr() % VECTOR_BYTES:
+            place = f"{out.data_ptr():#x}; it takes multiples of {VECTOR_BYTES} bytes"
+            raise ValueError(f"got out= that begins at {place}")
         if requires_grad and torch.is_grad_enabled():
             raise RuntimeError("a prepared call takes no part in gradients: call it under torch.no_grad()")
-        if out is not None:
-            if not self._accepted_out(out):
-                self._check_out(out)
-                self._accepted_out = alike(out)
-            if out.data_ptr() % VECTOR_BYTES:
-                place = f"{out.data_ptr():#x}; it takes multiples of {VECTOR_BYTES} bytes"
-                raise ValueError(f"got out= that begins at {place}")
-        copy = None if layer.frozen is None else layer.frozen.copy(route.launcher, weight, weight)
-        return routes.launch(route, input, weight, bias, 0 if copy is None else copy.address, output=out)
+        copy = None if layer.frozen is None else layer.frozen.copy(self._route.launcher, weight, weight)
+        return self._launch(input, weight, bias, 0 if copy is None else copy.address, (), out)
 
     def _check(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> None:
         if (_kind(input), _kind(weight), _kind(bias)) != self._kinds or not self._reads(input):

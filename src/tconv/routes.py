@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import _C, Tensor
+from torch.autograd import forward_ad
 from torch.nn import Parameter
 
 from tconv.dispatch import Decision, decide
@@ -51,13 +52,12 @@ class Route:
         plan: what is launched.
         device: the index of the tensors' device.
         launcher: of the plan, there.
+        launch: runs a batched call on the kernel, `_launch_of`.
         output_shape: of the batched result.
-        strides: of what the kernel writes.
         memory_format: of the result.
         arguments: stride, padding, output_padding, groups, dilation, one integer an axis.
         copies: some tensor is not contiguous.
         directly: the kernel reads and writes channels_last; else contiguous tensors.
-        aligned: the kernel reads its input and its weights 16 bytes at a time.
         operand_shapes: of what the layer's program reads.
         layout: of the weights that the kernel takes; empty where it takes them as they are.
         others: by programs and batch sizes, what runs these behind the layer instead, on the same tile.
@@ -66,13 +66,12 @@ class Route:
     plan: Plan
     device: int
     launcher: Launcher
+    launch: Callable[..., Tensor]
     output_shape: tuple[int, ...]
-    strides: tuple[int, ...]
     memory_format: torch.memory_format
     arguments: tuple[Any, ...]
     copies: bool
     directly: bool = False
-    aligned: bool = False
     operand_shapes: tuple[tuple[int, ...], ...] = ()
     layout: str = ""
     others: dict[tuple[str, int], Route] = field(default_factory=dict, compare=False, repr=False)
@@ -105,12 +104,16 @@ class _Seen(NamedTuple):
         arguments: as of `conv_transpose`, immutable: the same objects are the same arguments.
         rounds: whether PyTorch might round float32 products to TF32; None where there are none.
         alike: of its tensors, as `tconv.metadata.alike` gives it.
+        plain: nothing but its route was between the call and its launch, as `plain_route` says.
+        requires_grad: one of its tensors does.
     """
 
     arguments: tuple[Any, ...]
     rounds: bool | None
     alike: Callable[..., bool]
     route: Route | None
+    plain: bool
+    requires_grad: bool
 
 
 #: By metadata of the call, its route: None where PyTorch's operator runs. By the identities of a layer's parameters,
@@ -130,12 +133,15 @@ def find_route(
     arguments: tuple[Any, ...],
     epilogue: str = "",
     into: int = 0,
+    plain: bool = False,
 ) -> Route | None:
     """The route of a call, from the cache if a call of the same metadata was seen; None if PyTorch's operator runs.
 
     Args:
         epilogue: the text of the program that the kernel applies to its results.
         into: how many channels the tensor has of which the result is a slice; 0 where it is all of it.
+        plain: the route is all that the call needs, unless a gradient is asked for, and `plain_route` may find it next
+            time: no mode is on, and nothing was cast.
     """
     of_parameters = (dims, id(weight), id(bias), epilogue, into) if type(weight) is Parameter else None
     tensors = (input, weight) if bias is None else (input, weight, bias)
@@ -145,6 +151,7 @@ def find_route(
             all(map(is_, arguments, seen.arguments))
             and seen.alike(*tensors)
             and (seen.rounds is None or seen.rounds == allows_tf32())
+            and (seen.plain or not plain)
         ):
             return seen.route
     try:
@@ -165,9 +172,40 @@ def find_route(
         _keep(key, route)
     mutable = any(isinstance(argument, list) for argument in arguments)
     if of_parameters is not None and not mutable and _PLAIN.issuperset(map(type, tensors)):
-        seen = _Seen(arguments, rounds if input.dtype is torch.float32 else None, alike(*tensors), route)
+        rounds_at_all = rounds if input.dtype is torch.float32 else None
+        requires_grad = any(tensor.requires_grad for tensor in tensors)
+        seen = _Seen(arguments, rounds_at_all, alike(*tensors), route, plain and route is not None, requires_grad)
         _keep(of_parameters, (seen, *_routes.get(of_parameters, ())[: _MOST_SEEN - 1]))
     return route
+
+
+def plain_route(
+    dims: int, input: Tensor, weight: Tensor, bias: Tensor | None, arguments: tuple[Any, ...]
+) -> Route | None:
+    """The route of a warm call that is launched as it is: one look decides. None says nothing.
+
+    Its tensors and PyTorch's modes are as they were in a call that `find_route` was told to be plain: the guards of
+    `alike` compare what autocast, functorch and tracing set, too. Some dispatch modes, forward-mode differentiation and
+    whether gradients are on do not show there.
+    """
+    first, second, third, fourth, fifth = arguments
+    for given, rounds, are_alike, route, plain, requires_grad in _routes.get((dims, id(weight), id(bias), "", 0), ()):
+        if (
+            plain
+            and first is given[0]
+            and second is given[1]
+            and third is given[2]
+            and fourth is given[3]
+            and fifth is given[4]
+            and (are_alike(input, weight) if bias is None else are_alike(input, weight, bias))
+            and (rounds is None or rounds == allows_tf32())
+            and forward_ad._current_level < 0
+            and not _C._len_torch_dispatch_stack()
+            and not (requires_grad and torch.is_grad_enabled())
+        ):
+            found: Route = route
+            return found
+    return None
 
 
 def _keep(key: Any, value: Any) -> None:
@@ -240,7 +278,7 @@ def _route_of(
         plan.problem.layer.epilogue,
         slice(3 - plan.problem.layer.spatial_dims, 3),
     )
-    launch, directly = launcher(plan, device), reads_channels_last(plan)
+    found, directly = launcher(plan, device), reads_channels_last(plan)
     _log.info(
         "first call of %s on %s: planned in %.3f s, kernel compiled or found and loaded in %.2f s",
         *(layer.describe(), "x".join(map(str, plan.problem.input_shape))),
@@ -249,9 +287,9 @@ def _route_of(
     return Route(
         plan=plan,
         device=device,
-        launcher=launch,
+        launcher=found,
+        launch=_launch_of(plan, device, found, memory_format, copies),
         output_shape=plan.problem.output_shape,
-        strides=_strides(plan.problem.output_shape, memory_format if directly else torch.contiguous_format),
         memory_format=memory_format,
         arguments=(
             layer.stride[used],
@@ -262,7 +300,6 @@ def _route_of(
         ),
         copies=copies,
         directly=directly,
-        aligned=FAMILIES[plan.kernel.family].alignment > 1,
         operand_shapes=tuple(shape_of(read.kind, plan.problem.output_shape) for read in parse(epilogue).operands)
         if epilogue
         else (),
@@ -270,8 +307,51 @@ def _route_of(
     )
 
 
-def _strides(shape: tuple[int, ...], memory_format: torch.memory_format) -> tuple[int, ...]:
-    return torch.empty(shape, device="meta", memory_format=memory_format).stride()
+def _launch_of(
+    plan: Plan, device: int, launcher: Launcher, memory_format: torch.memory_format, copies: bool
+) -> Callable[..., Tensor]:
+    """A function that runs a batched call of a plan; no gradient follows it.
+
+    Its arguments are input, weight, bias, and
+        prepared: as of `run`,
+        operands: what the program reads, as the kernel takes it,
+        output: where the result goes; a tensor of its own if None.
+    """
+    shape, directly, enqueue = plan.problem.output_shape, reads_channels_last(plan), launcher.enqueue
+    strides = torch.empty(
+        shape, device="meta", memory_format=memory_format if directly else torch.contiguous_format
+    ).stride()
+    as_written = directly or memory_format is torch.contiguous_format
+    loaded_together = VECTOR_BYTES if FAMILIES[plan.kernel.family].alignment > 1 else 1
+
+    def launch(
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        prepared: int = 0,
+        operands: Sequence[Tensor] = (),
+        output: Tensor | None = None,
+    ) -> Tensor:
+        if _C._cuda_getDevice() != device:
+            with torch.cuda.device(device):
+                return launch(input, weight, bias, prepared, operands, output)
+        if copies:
+            input = input if directly else input.contiguous()
+            weight = weight if prepared else weight.contiguous()
+            bias = bias if bias is None else bias.contiguous()
+        x, of_weight = input.data_ptr(), prepared or weight.data_ptr()
+        if (x | of_weight) % loaded_together:
+            input, weight = aligned(input), weight if prepared else aligned(weight)
+            x, of_weight = input.data_ptr(), prepared or weight.data_ptr()
+        y = empty(shape, strides, input.dtype) if output is None else output
+        of_bias = 0 if bias is None else bias.data_ptr()
+        if operands:
+            enqueue(x, of_weight, of_bias, y.data_ptr(), prepared, tuple([operand.data_ptr() for operand in operands]))
+        else:
+            enqueue(x, of_weight, of_bias, y.data_ptr(), prepared)
+        return y if as_written or output is not None else y.contiguous(memory_format=memory_format)
+
+    return launch
 
 
 def run(route: Route, input: Tensor, weight: Tensor, bias: Tensor | None, prepared: int = 0) -> Tensor:
@@ -285,45 +365,7 @@ def run(route: Route, input: Tensor, weight: Tensor, bias: Tensor | None, prepar
     ):
         result: Tensor = _ConvTranspose.apply(route, prepared, input, weight, bias, *route.arguments)  # type: ignore[no-untyped-call]
         return result
-    return launch(route, input, weight, bias, prepared)
-
-
-def launch(
-    route: Route,
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    prepared: int = 0,
-    operands: Sequence[Tensor] = (),
-    output: Tensor | None = None,
-) -> Tensor:
-    """Runs a batched call on its kernel; no gradient follows it.
-
-    Args:
-        prepared: as of `run`.
-        operands: what the program reads, as the kernel takes it.
-        output: where the result goes; a tensor of its own if None.
-    """
-    if _C._cuda_getDevice() != route.device:
-        with torch.cuda.device(route.device):
-            return launch(route, input, weight, bias, prepared, operands, output)
-    if route.copies:
-        input = input if route.directly else input.contiguous()
-        weight = weight if prepared else weight.contiguous()
-        bias = bias if bias is None else bias.contiguous()
-    x, of_weight = input.data_ptr(), prepared or weight.data_ptr()
-    if route.aligned and (x | of_weight) % VECTOR_BYTES:
-        input, weight = aligned(input), weight if prepared else aligned(weight)
-        x, of_weight = input.data_ptr(), prepared or weight.data_ptr()
-    given = output is not None
-    if output is None:
-        output = empty(route.output_shape, route.strides, input.dtype)
-    of_bias = 0 if bias is None else bias.data_ptr()
-    read = tuple([operand.data_ptr() for operand in operands]) if operands else ()
-    route.launcher(x, of_weight, of_bias, output.data_ptr(), bool(prepared), read)
-    if given or route.directly or route.memory_format is torch.contiguous_format:
-        return output
-    return output.contiguous(memory_format=route.memory_format)
+    return route.launch(input, weight, bias, prepared)
 
 
 # Gradients. Forward is ours, backward PyTorch's own, which is differentiable in turn.
@@ -365,7 +407,7 @@ class _ConvTranspose(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, route: Route, prepared: int, *inputs: Any) -> Tensor:
         input, weight, bias = inputs[:3]
-        output = launch(route, input, weight, bias, prepared)
+        output = route.launch(input, weight, bias, prepared)
         setup_context(ctx, inputs, output)
         return output
 
@@ -411,7 +453,7 @@ def run_with_epilogue(
     Raises:
         InvalidProgram: as `fused`.
     """
-    return launch(route, input, weight, bias, prepared, _as_read(operands, route, input))
+    return route.launch(input, weight, bias, prepared, _as_read(operands, route, input))
 
 
 def write(
@@ -438,7 +480,7 @@ def write(
     route = find_route(dims, input, weight, bias, arguments, epilogue, channels if channels > out.shape[1] else 0)
     if route is None or route.directly != last:
         return False
-    launch(route, input, weight, bias, operands=_as_read(operands, route, input), output=out)
+    route.launch(input, weight, bias, operands=_as_read(operands, route, input), output=out)
     return True
 
 

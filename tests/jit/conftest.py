@@ -73,9 +73,8 @@ class Driver:
         self.address = ctypes.cast(self._callback, ctypes.c_void_p).value
         core = SimpleNamespace(Device=lambda index: SimpleNamespace(set_current=self._set_current))
         monkeypatch.setattr(launch, "launch_function", lambda: ctypes.CFUNCTYPE(ctypes.c_int)(self.address))
-        monkeypatch.setattr(loader, "cuda_core", lambda: core)
+        monkeypatch.setattr(launch, "cuda_core", lambda: core)
         monkeypatch.setattr(loader, "overlaps", lambda device: self.overlaps)
-        monkeypatch.setattr(loader, "_thread", threading.local())
         monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
         monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: self.current_stream, raising=False)
 
@@ -89,6 +88,8 @@ class Driver:
         config = bindings.CUlaunchConfig(_ptr=config_at)
         assert (config.gridDimY, config.gridDimZ, config.blockDimY, config.blockDimZ) == (1, 1, 1, 1)
         assert extra is None
+        if threading.get_ident() not in self.threads_given_context:
+            return int(bindings.CUresult.CUDA_ERROR_INVALID_CONTEXT)
         self.meanwhile()
         name, kinds = self._kernels[function]
         places = (ctypes.c_void_p * len(kinds)).from_address(places_at)

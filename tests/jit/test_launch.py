@@ -14,7 +14,7 @@ from tconv.errors import MissingToolchain
 from tconv.jit import launch as launching
 from tconv.jit import loader
 from tconv.jit.compile import compile_source
-from tconv.jit.launch import Launch
+from tconv.jit.launch import launch_of
 
 #: Uncached.
 _LAUNCH_FUNCTION = launching.launch_function.__wrapped__  # type: ignore[attr-defined]
@@ -25,7 +25,7 @@ def test_parameters_lie_where_the_driver_reads_them(driver: Any, count: int) -> 
     """Of odd and even counts of 32-bit numbers, which lie between the addresses."""
     numbers = [-1 - number for number in range(count)]
     kernel = driver.kernel("kernel", "PPP" + "i" * count + "PP")
-    launch = Launch("it", kernel, 7, 96, 50_000, addresses=3, numbers=numbers, operands=2, overlapping=True)
+    launch = launch_of("it", kernel, 7, 96, 50_000, addresses=3, numbers=numbers, operands=2, overlapping=True)
     launch((1 << 64) - 1, 1 << 63, 2, 3, 4, 1 << 62)
     launch(0, 10, 20, 30, 40, 50)
     values = [1 << 63, 2, 3, *numbers, 4, 1 << 62]
@@ -34,7 +34,7 @@ def test_parameters_lie_where_the_driver_reads_them(driver: Any, count: int) -> 
 
 
 def test_a_wrong_number_of_addresses_is_not_launched(driver: Any) -> None:
-    launch = Launch("it", driver.kernel("kernel", "PPi"), 1, 32, addresses=2, numbers=[1])
+    launch = launch_of("it", driver.kernel("kernel", "PPi"), 1, 32, addresses=2, numbers=[1])
     for addresses in ((1,), (1, 2, 3)):
         with pytest.raises(Exception, match="pack_into expected"):
             launch(0, *addresses)
@@ -46,7 +46,7 @@ def test_threads_write_blocks_of_their_own(driver: Any) -> None:
     count = 4
     together = threading.Barrier(count, timeout=30)
     driver.meanwhile = together.wait
-    launch = Launch("it", driver.kernel("kernel", "PPi"), 1, 32, addresses=2, numbers=[7])
+    launch = launch_of("it", driver.kernel("kernel", "PPi"), 1, 32, addresses=2, numbers=[7])
 
     def work(number: int) -> None:
         for turn in range(3):
@@ -62,7 +62,7 @@ def test_threads_write_blocks_of_their_own(driver: Any) -> None:
 
 
 def test_a_launch_within_a_launch_writes_another_block(driver: Any) -> None:
-    launch = Launch("it", driver.kernel("kernel", "P"), 1, 32, addresses=1)
+    launch = launch_of("it", driver.kernel("kernel", "P"), 1, 32, addresses=1)
 
     def again() -> None:
         driver.meanwhile = lambda: None
@@ -78,7 +78,7 @@ def test_a_launch_within_a_launch_writes_another_block(driver: Any) -> None:
     [(1, "CUDA_ERROR_INVALID_VALUE"), (701, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES"), (98765, "error 98765")],
 )
 def test_what_the_driver_refuses_is_said(driver: Any, status: int, words: str) -> None:
-    launch = Launch("the kernel for a layer", driver.kernel("kernel", "P"), 1, 32, addresses=1)
+    launch = launch_of("the kernel for a layer", driver.kernel("kernel", "P"), 1, 32, addresses=1)
     driver.status = status
     with pytest.raises(RuntimeError, match=f"the CUDA driver answered {words} at the launch of the kernel for a layer"):
         launch(0, 1)
@@ -94,7 +94,7 @@ def test_the_function_is_the_drivers(driver: Any, monkeypatch: pytest.MonkeyPatc
     function = _LAUNCH_FUNCTION()
     assert asked == [(b"cuLaunchKernelEx", 11060, 1)]
     monkeypatch.setattr(launching, "launch_function", lambda: function)
-    Launch("it", driver.kernel("kernel", "P"), 1, 32, addresses=1)(5, 10)
+    launch_of("it", driver.kernel("kernel", "P"), 1, 32, addresses=1)(5, 10)
     assert driver.launches == [("kernel", 5, 1, 32, 0, False, [10])]
 
 
@@ -115,7 +115,7 @@ def test_a_launch_on_a_gpu(scale_source: str) -> None:
     """One that is refused leaves nothing behind."""
     kernel = loader.load(compile_source(scale_source, loader.gpu_of(0).arch, name="scale").cubin, "scale", 0, 0)
     x, y = torch.arange(32, dtype=torch.float32, device="cuda"), torch.zeros(2, 32, device="cuda")
-    launch, too_many = (Launch("scale", kernel, 1, threads, addresses=2) for threads in (32, 2048))
+    launch, too_many = (launch_of("scale", kernel, 1, threads, addresses=2) for threads in (32, 2048))
     stream = torch.cuda.Stream()
     torch.cuda.synchronize()
     launch(stream.cuda_stream, y[0].data_ptr(), x.data_ptr())

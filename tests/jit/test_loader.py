@@ -154,10 +154,10 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def test_what_is_launched(plan: Plan, driver: Any) -> None:
     launch = loader.Launcher(driver.kernel("kernel", _OF_KERNEL), plan, 0)
-    launch(100, 200, 300, 400)
+    launch.enqueue(100, 200, 300, 400)
     driver.current_stream = 0xB0
-    launch(101, 201, 0, 1 << 47)
-    launch(102, 202, 0, 402)
+    launch.enqueue(101, 201, 0, 1 << 47)
+    launch.enqueue(102, 202, 0, 402)
     first, second, third = driver.launches
     assert first[:5] == ("kernel", 0xA0, plan.grid, plan.kernel.threads, plan.shared_bytes)
     # x, weight, bias, y, its channels, batch, input and output (depth, height, width): (7-1)*2 - 2 + 3 and (9-1)*3 + 2
@@ -171,7 +171,7 @@ def test_operands_follow_the_sizes(driver: Any) -> None:
     layer = Layer(2, 4, 6, kernel=(1, 3, 2), epilogue="max(y * channel0 + channel1, output2)")
     plan = DIRECT.plan(Problem(layer, 5, (1, 7, 9)), Gpu.h200())
     launch = loader.Launcher(driver.kernel("kernel", _OF_KERNEL + "PPP"), plan, 0)
-    launch(100, 200, 0, 400, operands=(1 << 40, 600, 700))
+    launch.enqueue(100, 200, 0, 400, operands=(1 << 40, 600, 700))
     (launched,) = driver.launches
     assert launched.values == [100, 200, 0, 400, 6, 5, 1, 7, 9, 1, 9, 10, 1 << 40, 600, 700]
 
@@ -182,7 +182,7 @@ def test_a_kernel_is_told_of_how_many_channels_its_result_is_a_slice(driver: Any
     plans = [decide(*shapes, gpu=Gpu.h200(), into=into).plan for into in (0, 11)]
     for plan in plans:
         assert plan is not None
-        loader.Launcher(driver.kernel("kernel", _OF_KERNEL), plan, 0)(100, 200, 300, 400)
+        loader.Launcher(driver.kernel("kernel", _OF_KERNEL), plan, 0).enqueue(100, 200, 300, 400)
     assert plans[0].kernel == plans[1].kernel  # type: ignore[union-attr]
     assert [launched.values[4] for launched in driver.launches] == [6, 11]
 
@@ -191,8 +191,8 @@ def test_weights_are_prepared_before_every_call(driver: Any, taken: list[int]) -
     plan = MMA.plan(_PREPARED, Gpu.h200())
     kernels = driver.kernel("kernel", _OF_KERNEL), driver.kernel("preparing", _OF_WEIGHTS)
     launch = loader.Launcher(kernels[0], plan, 0, kernels[1])
-    launch(100, 200, 0, 400)
-    launch(100, 200, 0, 400)
+    launch.enqueue(100, 200, 0, 400)
+    launch.enqueue(100, 200, 0, 400)
     assert plan.preparation is not None
     assert taken == [plan.preparation.bytes] * 2
     for number in (1, 2):
@@ -220,8 +220,8 @@ def test_inputs_are_prepared_before_the_weights(driver: Any, taken: list[int]) -
         for name, parameters in (("kernel", _OF_KERNEL), ("of weights", _OF_WEIGHTS), ("of inputs", _OF_INPUTS))
     ]
     launch = loader.Launcher(kernels[0], plan, 0, *kernels[1:])
-    launch(100, 200, 0, 400)
-    launch(100, 5002, 0, 400, prepared=True)
+    launch.enqueue(100, 200, 0, 400)
+    launch.enqueue(100, 5002, 0, 400, prepared=True)
     inputs, weights, kernel, inputs_alone, kernel_alone = driver.launches
     assert plan.inputs is not None and plan.preparation is not None
     assert taken == [5 * 16 * 7 * 9 * 2, plan.preparation.bytes, 5 * 16 * 7 * 9 * 2]
@@ -256,7 +256,7 @@ def test_which_launches_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_a_preparation_nothing_overlaps(plan: Plan, driver: Any) -> None:
-    loader.Launcher(driver.kernel("kernel", _OF_KERNEL), plan, 0)(100, 200, 0, 400)
+    loader.Launcher(driver.kernel("kernel", _OF_KERNEL), plan, 0).enqueue(100, 200, 0, 400)
     assert not driver.launches[0].overlaps
 
 
@@ -274,7 +274,7 @@ def test_weights_that_are_prepared_already(driver: Any, monkeypatch: pytest.Monk
         assert (launched.stream, launched.grid, launched.threads) == (0xA0, *of_plan)
     driver.launches.clear()
     driver.current_stream = 0xB0
-    launch(100, memory.data_ptr(), 0, 400, True)
+    launch.enqueue(100, memory.data_ptr(), 0, 400, True)
     (launched,) = driver.launches
     assert launched[:5] == ("kernel", 0xB0, plan.grid, plan.kernel.threads, plan.shared_bytes)
     assert launched.values[:4] == [100, memory.data_ptr(), 0, 400]
@@ -306,8 +306,8 @@ def test_every_thread_gets_a_context_once(plan: Plan, driver: Any) -> None:
     launch = loader.Launcher(driver.kernel("kernel", _OF_KERNEL), plan, 0)
 
     def twice() -> None:
-        launch(1, 2, 0, 3)
-        launch(1, 2, 0, 3)
+        launch.enqueue(1, 2, 0, 3)
+        launch.enqueue(1, 2, 0, 3)
 
     twice()
     other = threading.Thread(target=twice)

@@ -38,7 +38,7 @@ def as_gpu(monkeypatch: pytest.MonkeyPatch) -> Launched:
         def __init__(self, kernel: object, plan: Plan, device: int, preparing: object, of_inputs: object) -> None:
             self.plan, self.preparing = plan, preparing
 
-        def __call__(
+        def enqueue(
             self, x: int, weight: int, bias: int, y: int, prepared: bool = False, operands: tuple[int, ...] = ()
         ) -> None:
             plan, layer, problem = self.plan, self.plan.problem.layer, self.plan.problem

@@ -282,7 +282,10 @@ def test_autocast_and_other_types_have_copies_of_their_own(as_mma: Any, monkeypa
             if lowered:
                 patched.setattr(torch, "is_autocast_enabled", lambda device: device == "cuda")
                 patched.setattr(torch, "get_autocast_dtype", lambda device: torch.bfloat16)
+            # Tensors of the CPU, for which PyTorch must be in the mode as well.
+            torch.set_autocast_enabled("cpu", lowered)
             got = layer(X)
+            torch.set_autocast_enabled("cpu", False)
         assert got.dtype == (torch.bfloat16 if lowered else torch.float32)
         expected = functional.conv_transpose2d(X, layer.weight, layer.bias, 2)
         torch.testing.assert_close(got.float(), expected, rtol=2e-2, atol=2e-2)

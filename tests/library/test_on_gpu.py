@@ -143,6 +143,10 @@ def test_gradients_of_gradients() -> None:
 def test_autocast() -> None:
     layer = tconv.ConvTranspose2d(16, 8, 4, stride=2, padding=1).cuda()
     x = torch.randn(2, 16, 9, 9, device="cuda", requires_grad=True)
+    with torch.no_grad():
+        for casts in (False, False, True, False):  # a call that was recognised before, too
+            with torch.autocast("cuda", torch.bfloat16, enabled=casts):
+                assert layer(x).dtype == (torch.bfloat16 if casts else torch.float32)
     with torch.autocast("cuda", torch.bfloat16):
         got, expected = layer(x), torch.nn.ConvTranspose2d.forward(layer, x)
         double = tconv.conv_transpose2d(x.double(), layer.weight.double())

@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.autograd import forward_ad
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import tconv
 from tconv import routes
@@ -149,15 +152,58 @@ def test_computed_weights_are_looked_up(layer: Any, looked_up: list[torch.Tensor
     assert [tensor is X for tensor in looked_up] == [True, False] * 2, "the input, and a weight that is no parameter"
 
 
+class Watching(TorchDispatchMode):
+    """Lists the operators that it sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append(str(function))
+        return function(*args, **(kwargs or {}))
+
+
 def test_modes_see_a_warm_call(layer: Any, as_cuda: Any) -> None:
     with torch.no_grad():
-        layer(X)
+        for _ in range(2):
+            layer(X)
         launched = len(as_cuda)
         mapped = torch.vmap(layer)(torch.stack([X, X + 1]))
         tangent = torch.func.jvp(layer, (X,), (X,))[1]
+        with forward_ad.dual_level():
+            dual = forward_ad.unpack_dual(layer(forward_ad.make_dual(X, X))).tangent
+        traced = torch.jit.trace(layer, (X,), check_trace=False)
     assert len(as_cuda) == launched
     near(mapped[1], layer, X + 1)
-    torch.testing.assert_close(tangent, layer(X) - layer(X * 0), rtol=1e-3, atol=1e-3)
+    for each in (tangent, dual):
+        torch.testing.assert_close(each, layer(X) - layer(X * 0), rtol=1e-3, atol=1e-3)
+    assert "conv" in str(traced.inlined_graph)
+
+
+def test_dispatch_modes_see_a_warm_call_as_one_operator(layer: Any, as_cuda: Any) -> None:
+    with torch.no_grad():
+        for _ in range(2):
+            layer(X)
+        with Watching() as watching:
+            layer(X)
+        graph = make_fx(layer)(X).graph
+    assert "tconv.conv_transpose.default" in watching.seen
+    assert "tconv.conv_transpose" in str(graph)
+
+
+def test_a_gradient_is_asked_for_or_not(layer: Any, looked_up: list[torch.Tensor]) -> None:
+    """By the mode or by the tensors, after calls that asked for none."""
+    for _ in range(2):
+        with torch.no_grad():
+            assert not layer(X).requires_grad
+        with torch.inference_mode():
+            assert layer(X).is_inference()
+        assert layer(X).requires_grad
+    layer.requires_grad_(False)
+    for _ in range(2):
+        assert not layer(X).requires_grad
+        assert layer(X.clone().requires_grad_()).requires_grad
 
 
 def test_without_guards_calls_are_looked_up(

@@ -38,7 +38,7 @@ class _Launcher:
     def prepare(self, weight: int) -> torch.Tensor:
         return _stored_at(weight, self.problem.layer.weight_shape, False).neg()
 
-    def __call__(
+    def enqueue(
         self, x: int, weight: int, bias: int, y: int, prepared: bool = False, operands: tuple[int, ...] = ()
     ) -> None:
         layer = self.problem.layer

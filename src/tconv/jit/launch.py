@@ -8,8 +8,10 @@ from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any
 
+import torch
+
 from tconv.errors import MissingToolchain
-from tconv.jit.toolchain import driver
+from tconv.jit.toolchain import cuda_core, driver
 
 #: CUlaunchConfig: grid and block of three axes each, shared bytes, stream, attributes and how many there are.
 _CONFIG = struct.Struct("@7IQQI4x")
@@ -18,10 +20,23 @@ _STREAM = struct.calcsize("@7I0Q")
 _ATTRIBUTE = struct.Struct("@I4xI60x")
 #: The CUDA release that brought cuLaunchKernelEx.
 _SINCE = 11060
+#: CUDA_ERROR_INVALID_CONTEXT: none is current in this thread.
+_NO_CONTEXT = 201
 
 
-class Launch:
-    """The launch of one kernel. Calling it enqueues the kernel on a stream of the current device.
+def launch_of(
+    what: str,
+    kernel: Any,
+    grid: int,
+    threads: int,
+    shared_bytes: int = 0,
+    *,
+    addresses: int,
+    numbers: Sequence[int] = (),
+    operands: int = 0,
+    overlapping: bool = False,
+) -> Callable[..., None]:
+    """The launch of one kernel: a function of a stream and the addresses, which enqueues it on the current device.
 
     A block of memory holds the driver's CUlaunchConfig and, behind it, the kernel's parameters and where each of them
     lies; a call writes the stream and the addresses. The driver has copied the block when it returns. Until then it is
@@ -35,67 +50,51 @@ class Launch:
         numbers: the kernel's next parameters, of 32 bits.
         operands: how many addresses are its last parameters.
         overlapping: it may begin before the kernel in front of it has ended, for which it waits itself.
+
+    The function raises:
+        RuntimeError: the driver refuses the launch.
     """
+    config = (grid, 1, 1, threads, 1, 1, shared_bytes)
+    attributes, attribute_count = (ctypes.addressof(_overlapping()), 1) if overlapping else (0, 0)
+    # The attributes lie between the stream and the addresses.
+    pack = struct.Struct(f"@QQI4x{addresses + operands}Q").pack_into
+    enqueue = launch_function()
+    free: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
 
-    __slots__ = (
-        *("_addresses", "_attribute_count", "_attributes", "_config", "_enqueue", "_free"),
-        *("_kernel", "_numbers", "_pack", "_what"),
-    )
-
-    def __init__(
-        self,
-        what: str,
-        kernel: Any,
-        grid: int,
-        threads: int,
-        shared_bytes: int = 0,
-        *,
-        addresses: int,
-        numbers: Sequence[int] = (),
-        operands: int = 0,
-        overlapping: bool = False,
-    ) -> None:
-        self._what, self._kernel = what, kernel
-        self._config = (grid, 1, 1, threads, 1, 1, shared_bytes)
-        self._attributes, self._attribute_count = (ctypes.addressof(_overlapping()), 1) if overlapping else (0, 0)
-        self._addresses, self._numbers = (addresses, operands), tuple(numbers)
-        # The attributes lie between the stream and the addresses.
-        self._pack = struct.Struct(f"@QQI4x{addresses + operands}Q").pack_into
-        self._enqueue = launch_function()
-        self._free: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
-
-    def __call__(self, stream: int, *addresses: int) -> None:
-        """Enqueues the kernel.
-
-        Raises:
-            RuntimeError: the driver refuses the launch.
-        """
-        try:
-            block = self._free.pop()
-        except IndexError:
-            block = self._new_block()
-        write, arguments = block
-        write(stream, self._attributes, self._attribute_count, *addresses)
-        status = self._enqueue(*arguments)
-        self._free.append(block)
-        if status:
-            raise RuntimeError(f"the CUDA driver answered {_name_of(status)} at the launch of {self._what}")
-
-    def _new_block(self) -> tuple[Callable[..., None], tuple[Any, ...]]:
+    def new_block() -> tuple[Callable[..., None], tuple[Any, ...]]:
         """What writes to a new block of memory, and the driver's arguments, which point into it."""
-        (first, last), numbers = self._addresses, self._numbers
-        of_numbers = _CONFIG.size + 8 * (first + last)
+        of_numbers = _CONFIG.size + 8 * (addresses + operands)
         of_places = of_numbers + (4 * len(numbers) + 7) // 8 * 8
-        count = first + len(numbers) + last
+        count = addresses + len(numbers) + operands
         memory = (ctypes.c_uint64 * (of_places // 8 + count))()
-        places = [ctypes.addressof(memory) + _CONFIG.size + 8 * place for place in range(first + last)]
-        places[first:first] = [ctypes.addressof(memory) + of_numbers + 4 * place for place in range(len(numbers))]
-        _CONFIG.pack_into(memory, 0, *self._config, 0, 0, 0)
+        places = [ctypes.addressof(memory) + _CONFIG.size + 8 * place for place in range(addresses + operands)]
+        places[addresses:addresses] = [
+            ctypes.addressof(memory) + of_numbers + 4 * place for place in range(len(numbers))
+        ]
+        _CONFIG.pack_into(memory, 0, *config, 0, 0, 0)
         struct.pack_into(f"{len(numbers)}i", memory, of_numbers, *numbers)
         struct.pack_into(f"{count}Q", memory, of_places, *places)
-        function = ctypes.c_void_p(int(self._kernel.handle))
+        function = ctypes.c_void_p(int(kernel.handle))
         arguments = (ctypes.byref(memory), function, ctypes.byref(memory, of_places), None)
-        return partial(self._pack, memory, _STREAM), arguments
+        return partial(pack, memory, _STREAM), arguments
+
+    def launch(stream: int, *given: int) -> None:
+        try:
+            block = free.pop()
+        except IndexError:
+            block = new_block()
+        write, arguments = block
+        write(stream, attributes, attribute_count, *given)
+        status = enqueue(*arguments)
+        if status == _NO_CONTEXT:
+            # torch makes a device's context current when a thread changes device, not when it merely allocates.
+            cuda_core().Device(torch._C._cuda_getDevice()).set_current()
+            status = enqueue(*arguments)
+        free.append(block)
+        if status:
+            raise RuntimeError(f"the CUDA driver answered {_name_of(status)} at the launch of {what}")
+
+    return launch
 
 
 @cache

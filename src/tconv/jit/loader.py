@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
@@ -21,7 +21,7 @@ from tconv.errors import NotWarmedUp
 from tconv.jit.allocation import empty
 from tconv.jit.cache import cache_key, default_cache
 from tconv.jit.compile import Compiled, compile_source
-from tconv.jit.launch import Launch
+from tconv.jit.launch import launch_of
 from tconv.jit.toolchain import check_driver, cuda_core, driver, driver_version, uninterrupted
 from tconv.kernels.source import PREPARING, PREPARING_INPUTS, header_digest, header_directory, unit
 from tconv.planner import Gpu, Kernel, Plan
@@ -40,11 +40,10 @@ _ONE_AFTER_THE_OTHER = (1,)
 _lock = threading.Lock()
 #: Each kernel, and those that prepare its weights and its inputs.
 _loaded: dict[tuple[Kernel[Any], int, int], tuple[Any, Any, Any]] = {}
-_thread = threading.local()
 
 
 class Launcher:
-    """One plan on one device. Calling it while that is the current device enqueues the kernel on its current stream.
+    """One plan on one device.
 
     Args:
         kernel: a loaded `cuda.core.Kernel` with the arguments of `tconv.kernels.source.unit`.
@@ -54,11 +53,15 @@ class Launcher:
         of_inputs: the kernel that prepares the inputs, where the plan has that.
     """
 
-    __slots__ = (
-        *("_device", "_launch", "_launch_if_prepared"),
-        *("_prepare_alone", "_prepare_weights", "_prepared_bytes", "_preparing"),
-        *("_input_bytes", "_prepare_inputs"),
-    )
+    __slots__ = ("_device", "_prepare_alone", "_prepared_bytes", "enqueue", "preparing")
+
+    #: Enqueues the kernels of a call on the current stream of the device, which is the current device: a function
+    #: ``(x, weight, bias, y, prepared=False, operands=())`` of addresses; `bias` is 0 for a layer without. `weight` is
+    #: that of the weights as they are, or, if `prepared`, of what `prepare` gave; `operands` are those of what the
+    #: layer's program reads. It raises RuntimeError if the driver refuses a launch.
+    enqueue: Callable[..., None]
+    #: The loaded kernel that prepares the weights, one for all sizes; None if they are taken as they are.
+    preparing: Any
 
     def __init__(self, kernel: Any, plan: Plan, device: int, preparing: Any = None, of_inputs: Any = None) -> None:
         problem, layer = plan.problem, plan.problem.layer
@@ -71,65 +74,62 @@ class Launcher:
             """
             return kernel is not None and overlaps(device)
 
-        self._device = device
         sizes = (problem.batch, *problem.input_size)
-        operands = len(parse(layer.epilogue).operands) if layer.epilogue else 0
-
-        def launch(overlapping: bool) -> Launch:
-            return Launch(
-                f"the kernel for {name}",
-                *(kernel, plan.grid, plan.kernel.threads, plan.shared_bytes),
-                addresses=4,
-                numbers=(problem.y_channels, *sizes, *problem.output_size),
-                operands=operands,
-                overlapping=overlapping,
-            )
-
-        self._launch, self._launch_if_prepared = launch(behind(preparing)), launch(behind(of_inputs))
-        self._preparing = preparing
-        self._prepare_weights = self._prepare_inputs = None
+        launch = partial(
+            launch_of,
+            f"the kernel for {name}",
+            *(kernel, plan.grid, plan.kernel.threads, plan.shared_bytes),
+            addresses=4,
+            numbers=(problem.y_channels, *sizes, *problem.output_size),
+            operands=len(parse(layer.epilogue).operands) if layer.epilogue else 0,
+        )
+        self._device, self.preparing = device, preparing
+        prepare_weights = prepare_inputs = None
+        input_bytes = 0
         if preparing is not None and (of_weights := plan.preparation) is not None:
             what = f"the kernel that prepares the weights of {name}"
-            of_preparing = partial(Launch, what, preparing, of_weights.grid, of_weights.threads, addresses=2)
-            self._prepare_weights = of_preparing(overlapping=behind(of_inputs))
+            of_preparing = partial(launch_of, what, preparing, of_weights.grid, of_weights.threads, addresses=2)
+            prepare_weights = of_preparing(overlapping=behind(of_inputs))
             self._prepare_alone = of_preparing()
             self._prepared_bytes = (of_weights.bytes,)
         if of_inputs is not None and (how := plan.inputs) is not None:
             what = f"the kernel that prepares the inputs of {name}"
             shape = (how.grid, how.threads, how.shared_bytes)
-            self._prepare_inputs = Launch(what, of_inputs, *shape, addresses=2, numbers=sizes)
-            self._input_bytes = (math.prod(problem.input_shape) * layer.item_bytes,)
+            prepare_inputs = launch_of(what, of_inputs, *shape, addresses=2, numbers=sizes)
+            input_bytes = math.prod(problem.input_shape) * layer.item_bytes
+        if prepare_weights is None and prepare_inputs is None:
+            self.enqueue = _alone(device, launch())
+        else:
+            launches = launch(overlapping=behind(preparing)), launch(overlapping=behind(of_inputs))
+            self.enqueue = self._with_preparations(*launches, prepare_weights, prepare_inputs, input_bytes)
 
-    @property
-    def preparing(self) -> Any:
-        """The loaded kernel that prepares the weights, one for all sizes; None if they are taken as they are."""
-        return self._preparing
+    def _with_preparations(
+        self,
+        launch: Callable[..., None],
+        launch_if_prepared: Callable[..., None],
+        prepare_weights: Callable[..., None] | None,
+        prepare_inputs: Callable[..., None] | None,
+        input_bytes: int,
+    ) -> Callable[..., None]:
+        def enqueue(
+            x: int, weight: int, bias: int, y: int, prepared: bool = False, operands: tuple[int, ...] = ()
+        ) -> None:
+            stream = _C._cuda_getCurrentRawStream(self._device)
+            if prepare_inputs is not None:
+                # Freed when the call returns, as below.
+                ordered = empty((input_bytes,), _ONE_AFTER_THE_OTHER, torch.uint8)
+                prepare_inputs(stream, x, ordered.data_ptr())
+                x = ordered.data_ptr()
+            if prepared:
+                launch_if_prepared(stream, x, weight, bias, y, *operands)
+                return
+            if prepare_weights is not None:
+                # Freed when the call returns: whoever gets the memory next runs behind this stream's work.
+                own = self._prepare(stream, prepare_weights, weight)
+                weight = own.data_ptr()
+            launch(stream, x, weight, bias, y, *operands)
 
-    def __call__(
-        self, x: int, weight: int, bias: int, y: int, prepared: bool = False, operands: tuple[int, ...] = ()
-    ) -> None:
-        """Enqueues the kernel. Addresses on the launcher's device; `bias` is 0 for a layer without.
-
-        `weight` is the address of the weights as they are, or, if `prepared`, of what `prepare` gave; `operands` are
-        those of what the layer's program reads.
-
-        Raises:
-            RuntimeError: the driver refuses a launch.
-        """
-        stream = self._stream()
-        if self._prepare_inputs is not None:
-            # Freed when the call returns, as below.
-            ordered = empty(self._input_bytes, _ONE_AFTER_THE_OTHER, torch.uint8)
-            self._prepare_inputs(stream, x, ordered.data_ptr())
-            x = ordered.data_ptr()
-        if prepared:
-            self._launch_if_prepared(stream, x, weight, bias, y, *operands)
-            return
-        if self._prepare_weights is not None:
-            # Freed when the call returns: whoever gets the memory next runs behind this stream's work.
-            own = self._prepare(stream, self._prepare_weights, weight)
-            weight = own.data_ptr()
-        self._launch(stream, x, weight, bias, y, *operands)
+        return enqueue
 
     def prepare(self, weight: int, memory: Tensor | None = None) -> Tensor:
         """Enqueues the preparation alone, of the contiguous weights at address `weight`.
@@ -143,21 +143,23 @@ class Launcher:
         if _C._cuda_getDevice() != self._device:
             with torch.cuda.device(self._device):
                 return self.prepare(weight, memory)
-        return self._prepare(self._stream(), self._prepare_alone, weight, memory)
+        return self._prepare(_C._cuda_getCurrentRawStream(self._device), self._prepare_alone, weight, memory)
 
-    def _prepare(self, stream: int, launch: Launch, weight: int, memory: Tensor | None = None) -> Tensor:
+    def _prepare(self, stream: int, launch: Callable[..., None], weight: int, memory: Tensor | None = None) -> Tensor:
         if memory is None:
             memory = empty(self._prepared_bytes, _ONE_AFTER_THE_OTHER, torch.uint8)
         launch(stream, weight, memory.data_ptr())
         return memory
 
-    def _stream(self) -> int:
-        """The current stream of the launcher's device, which is the current device."""
-        if not getattr(_thread, "has_context", False):
-            # torch makes a device's context current when a thread changes device, not when it merely allocates.
-            cuda_core().Device(self._device).set_current()
-            _thread.has_context = True
-        return _C._cuda_getCurrentRawStream(self._device)
+
+def _alone(device: int, launch: Callable[..., None]) -> Callable[..., None]:
+    """`Launcher.enqueue` of a kernel for which nothing is prepared."""
+    stream_of = _C._cuda_getCurrentRawStream
+
+    def enqueue(x: int, weight: int, bias: int, y: int, prepared: bool = False, operands: tuple[int, ...] = ()) -> None:
+        launch(stream_of(device), x, weight, bias, y, *operands)
+
+    return enqueue
 
 
 def launcher(plan: Plan, device: int, cubin: bytes | None = None) -> Launcher:
@@ -270,7 +272,7 @@ def load(cubin: bytes, name: str, shared_bytes: int, device: int) -> Any:
 
 def written_by(cubin: bytes, name: str, device: int, count: int, arguments: Sequence[int]) -> list[int]:
     """The 64-bit numbers that one thread of the function `name` writes to its first argument; these are the others."""
-    launch = Launch(name, load(cubin, name, 0, device), 1, 1, addresses=1, numbers=arguments)
+    launch = launch_of(name, load(cubin, name, 0, device), 1, 1, addresses=1, numbers=arguments)
     numbers = torch.zeros(count, dtype=torch.int64, device=f"cuda:{device}")
     with torch.cuda.device(device):
         launch(torch._C._cuda_getCurrentRawStream(device), numbers.data_ptr())

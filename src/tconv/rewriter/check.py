@@ -497,7 +497,7 @@ def launch_on_gpu(cut: Cut, problem: Problem, compiled: Callable[[str, str, str]
     plan = Plan(problem, kernel_of_text, how.grid, how.shared_bytes, preparation=how.preparation, inputs=how.inputs)
     cubin = compiled(cut.source, cut.kernel, gpu.arch).cubin
     kernel, preparing, of_inputs = load_all(plan, cubin, device, cut.kernel)
-    launch = Launcher(kernel, plan, device, preparing, of_inputs)
+    launch = Launcher(kernel, plan, device, preparing, of_inputs).enqueue
 
     def candidate(x: Tensor, weight: Tensor, bias: Tensor | None, *operands: Tensor) -> Tensor:
         x, weight, bias = _as_launched(how, x, weight, bias)

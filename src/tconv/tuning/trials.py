@@ -103,7 +103,7 @@ def caller(
         y = torch.empty(plan.problem.output_shape, dtype=x.dtype, device=x.device, memory_format=written)
         of_program = tuple(each.data_ptr() for each in laid_out)
         addresses = (weights.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr())
-        launcher(given.data_ptr(), *addresses, prepared=once is not None, operands=of_program)
+        launcher.enqueue(given.data_ptr(), *addresses, prepared=once is not None, operands=of_program)
         return y.contiguous(memory_format=wanted)
 
     return call
