@@ -27,7 +27,7 @@ from tconv.planner.col2im import model as col2im_model
 from tconv.planner.col2im_wgmma import model as col2im_wgmma_model
 from tconv.planner.direct import model as direct_model
 from tconv.planner.direct.model import predict as predict_direct
-from tconv.planner.mma import equivalent
+from tconv.planner.mma import equivalent_layer
 from tconv.planner.mma import model as mma_model
 from tconv.planner.plan import tile_of
 from tconv.planner.wgmma import model as wgmma_model
@@ -87,7 +87,7 @@ def measured(family: str, stored: Results) -> list[Measured]:
         values = np.array([line.split() for line in row["tiles"]], dtype=float)
         columns = dict(zip(row["columns"].split(), values.T, strict=True))
         fields = {name: _field(column) for name, column in columns.items() if name not in _NO_FIELDS}
-        layer = equivalent(problem) if family == "mma" else problem.layer
+        layer = equivalent_layer(problem) if family == "mma" else problem.layer
         tiles = tile_of(FAMILIES[family.removesuffix("-resident")].tile, fields)
         found.append(Measured(name, problem, layer, tiles, columns["ms"] / 1e3))
     return found

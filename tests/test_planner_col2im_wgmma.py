@@ -14,6 +14,7 @@ from tconv.planner.choice import replan
 from tconv.planner.col2im_wgmma.candidates import candidates, fits
 from tconv.planner.col2im_wgmma.shape import Col2imWgmmaShape
 from tconv.planner.numbers import length, single
+from tconv.planner.sizes import equivalent, with_strides
 from tconv.problem import Layer, Problem
 
 #: Of HiFi-GAN, in both of its sizes.
@@ -44,12 +45,13 @@ def problems(draw: st.DrawFn) -> Problem:
 @settings(max_examples=60, deadline=None)
 @given(problems(), st.booleans())
 def test_its_tiles_are_for_the_very_sizes(problem: Problem, last: bool) -> None:
-    tiles = candidates(problem, H200, last)
+    own = equivalent(problem)
+    tiles = candidates(own, H200, last)
     assume(tiles is not None)
     for place in range(0, length(tiles), 41):
         tile = single(tiles, place)
-        shape = Col2imWgmmaShape(problem.layer, tile)
-        assert fits(problem, tile)
+        shape = Col2imWgmmaShape(own.layer, tile)
+        assert fits(own, tile)
         assert shape.shared_bytes <= H200.shared_bytes_per_block and shape.registers * shape.threads <= 65536
         assert shape.stages_ahead >= 1 and tile.stages <= shape.set_k_tiles
         assert bool(tile.channels_last) == last
@@ -63,6 +65,30 @@ def test_it_is_chosen_on_hopper_where_weights_are_most_of_the_work() -> None:
         assert choose(Question(problem), A100).kernel.family != "col2im_wgmma"
     with pytest.raises(Unplannable, match="needs sm_90a"):
         COL2IM_WGMMA.plan(CUBES, A100)
+
+
+def test_one_input_an_axis_makes_every_tap_a_phase() -> None:
+    """DCGAN's first layer: a product of matrices without sums, whose kernel runs no other maps."""
+    problem = Problem(Layer(2, 100, 512, (1, 4, 4), precision="tf32_rna"), 64, (1, 1, 1))
+    kernel = choose(Question(problem), H200).kernel
+    assert kernel.family == "col2im_wgmma" and kernel.layer.stride == (1, 4, 4)
+    assert not COL2IM_WGMMA.runs(kernel, replace(problem, input_size=(1, 1, 2)))
+    rows = replace(problem, input_size=(1, 1, 2))
+    assert equivalent(rows).layer.stride == (1, 4, 1) and equivalent(rows, most_phases=3) is rows
+    # An output that no tap reaches would be beyond the last position.
+    padded = Problem(replace(problem.layer, kernel=(1, 2, 2), stride=(1, 4, 4)), 64, (1, 1, 1), (0, 3, 1))
+    assert equivalent(padded).layer.stride == (1, 4, 2)
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems())
+def test_an_equivalent_layer_has_the_same_outputs(problem: Problem) -> None:
+    own = equivalent(problem)
+    assert own.output_size == problem.output_size and own.layer.weight_shape == problem.layer.weight_shape
+    assert with_strides(problem, own.layer.stride) == own and with_strides(problem, problem.layer.stride) == problem
+    depth, height, width = own.layer.stride
+    other = with_strides(problem, (depth, height, width + 7))
+    assert other is None
 
 
 def test_few_output_channels_of_many_inputs_are_for_resident_weights() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tconv.planner import DIRECT, FAMILIES, MMA, Gpu, Kernel, Question, Unplannable, choose
 from tconv.planner.block_tiles import needs_wide_index, works
 from tconv.planner.choice import replan
-from tconv.planner.mma import equivalent, why_not_mma
+from tconv.planner.mma import equivalent_layer, why_not_mma
 from tconv.planner.mma.builder import (
     can_copy,
     finished,
@@ -139,7 +139,7 @@ def test_resident_weights_fit_into_shared_memory(channels):
 @settings(max_examples=25, deadline=None)
 @given(problems())
 def test_every_candidate_suits_the_kernel(problem):
-    layer = equivalent(problem)
+    layer = equivalent_layer(problem)
     assume(why_not_mma(layer) is None)
     tiles = candidates(problem, layer, H200)
     for place in range(0, 0 if tiles is None else length(tiles), 7):
@@ -189,7 +189,7 @@ def test_one_input_an_axis_makes_every_tap_a_phase():
     layer = MMA.plan(problem, H200).kernel.layer
     assert layer.stride == (1, 4, 4)
     assert MmaShape(layer, MMA.plan(problem, H200).kernel.tile).shifts == 1
-    assert equivalent(replace(problem, input_size=(1, 1, 2))).stride == (1, 4, 1)
+    assert equivalent_layer(replace(problem, input_size=(1, 1, 2))).stride == (1, 4, 1)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from tconv.planner.col2im import why_not_col2im
 from tconv.planner.col2im.candidates import col2im_tile
 from tconv.planner.col2im.shape import Col2imShape, overlap
 from tconv.planner.col2im.tile import BlockTile, Warps
+from tconv.planner.sizes import equivalent
 from tconv.problem import Precision, Problem
 
 #: What the templates read from their parameters, and which values behave differently.
@@ -55,14 +56,15 @@ def instances() -> Iterator[Instance]:
         every = name in IN_EVERY_PRECISION
         for precision in _PRECISIONS if every else (_PRECISIONS[number % len(_PRECISIONS)],):
             problem = case.problem(precision)
-            if why_not_col2im(problem.layer, 1) is not None:
+            own = equivalent(problem)
+            if why_not_col2im(own.layer, 1) is not None:
                 continue
-            tiles = _tiles(problem)
+            tiles = _tiles(own)
             if not every and name not in _ALIGNED:  # one of each kind
                 kinds = [[each for each in tiles.items() if each[1].resident == kind] for kind in (0, 1)]
                 tiles = dict(of_kind[number % len(of_kind)] for of_kind in kinds)
             for width, tile in tiles.items():
-                yield Instance(f"col2im-{name}-{precision}-{width}", problem, Kernel("col2im", problem.layer, tile))
+                yield Instance(f"col2im-{name}-{precision}-{width}", problem, Kernel("col2im", own.layer, tile))
 
 
 def _tiles(problem: Problem) -> dict[str, Col2imTile]:

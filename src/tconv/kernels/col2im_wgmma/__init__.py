@@ -14,6 +14,7 @@ from tconv.planner.col2im_wgmma import why_not_col2im_wgmma
 from tconv.planner.col2im_wgmma.candidates import col2im_wgmma_tile
 from tconv.planner.col2im_wgmma.shape import Col2imWgmmaShape, of_phases
 from tconv.planner.col2im_wgmma.tile import Warpgroups
+from tconv.planner.sizes import equivalent
 from tconv.problem import Precision, Problem
 
 #: What the templates read from their parameters, and which values behave differently.
@@ -51,6 +52,9 @@ _DEEP: dict[str, Case] = {
     "1d-k4-s2-deep": Case((150, 24), (64,), (4,), (2,), (1,), batch=3),
     "1d-k2-s2-deep": Case((170, 30), (75,), (2,), (2,), bias=True),
     "2d-k3-s2-deep": Case((140, 20), (6, 12), (3, 3), (2, 2), (1, 1), output_padding=(1, 1)),
+    # One input an axis: each tap is a phase.
+    "2d-k5x3-s2-pixel": Case((140, 20), (1, 1), (5, 3), (2, 2), (1, 0), output_padding=(1, 1), bias=True, batch=70),
+    "2d-k3x4-s2-row": Case((70, 12), (1, 9), (3, 4), (2, 2), (0, 1), batch=7),
     # Padding that is larger than the map.
     "2d-k8-s1-d2-small": Case((40, 5), (3, 11), (8, 9), (1, 1), (4, 0), (2, 1), batch=1),
 }
@@ -73,9 +77,9 @@ def instances() -> Iterator[Instance]:
         every = name in IN_EVERY_PRECISION
         for precision in _PRECISIONS if every else (_PRECISIONS[number % len(_PRECISIONS)],):
             problem = case.problem(precision)
-            if why_not_col2im_wgmma(problem.layer, 1) is not None:
+            if why_not_col2im_wgmma(equivalent(problem).layer, 1) is not None:
                 continue
-            tiles = list(_tiles(problem, _POSITIONS).items())
+            tiles = list(_tiles(equivalent(problem), _POSITIONS).items())
             if not every and name not in _ALIGNED:
                 tiles = [tiles[number % len(tiles)]]
             for width, tile in tiles:
@@ -83,7 +87,7 @@ def instances() -> Iterator[Instance]:
     for name, case in _DEEP.items():
         for precision in _DEEP_PRECISIONS:
             problem = case.problem(precision)
-            for width, tile in _tiles(problem, _DEEP_POSITIONS).items():
+            for width, tile in _tiles(equivalent(problem), _DEEP_POSITIONS).items():
                 yield _instance(f"{name}-{precision}-{width}", problem, tile)
 
     for name, (case, phases) in _SOME_PHASES.items():
@@ -94,7 +98,7 @@ def instances() -> Iterator[Instance]:
 
 
 def _instance(name: str, problem: Problem, tile: Col2imWgmmaTile) -> Instance:
-    return Instance(f"col2im_wgmma-{name}", problem, Kernel("col2im_wgmma", problem.layer, tile))
+    return Instance(f"col2im_wgmma-{name}", problem, Kernel("col2im_wgmma", equivalent(problem).layer, tile))
 
 
 def _tiles(problem: Problem, positions: int, phases: int = 0) -> dict[str, Col2imWgmmaTile]:

@@ -9,7 +9,7 @@ from functools import partial
 
 from tconv.kernels.cases import CASES, IN_EVERY_PRECISION, Instance
 from tconv.planner import Kernel, MmaTile
-from tconv.planner.mma import equivalent, why_not_mma
+from tconv.planner.mma import equivalent_layer, why_not_mma
 from tconv.planner.mma.builder import (
     LEAST_SHARED_BYTES,
     can_copy,
@@ -85,7 +85,7 @@ def instances() -> Iterator[Instance]:
         every = name in IN_EVERY_PRECISION
         for precision in PRECISIONS if every else (_TURNS[number % len(_TURNS)],):
             problem = case.problem(precision)
-            layer = equivalent(problem)
+            layer = equivalent_layer(problem)
             if why_not_mma(layer) is not None:
                 continue
             tiles = _tiles(layer, together(problem))
@@ -103,7 +103,7 @@ def instances() -> Iterator[Instance]:
                 yield Instance(f"mma-{name}-{precision}-wide_index", problem, wide)
         for precision in _COPIED.get(name, ()):
             problem = case.problem(precision)
-            layer = equivalent(problem)
+            layer = equivalent_layer(problem)
             for width, tile in _copied_tiles(layer, together(problem)).items():
                 yield Instance(f"mma-{name}-{precision}-{width}", problem, Kernel("mma", layer, tile))
 

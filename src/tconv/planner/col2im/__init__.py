@@ -14,6 +14,7 @@ from tconv.planner.family import Candidates, Family, Ranked
 from tconv.planner.gpu import Gpu
 from tconv.planner.numbers import length
 from tconv.planner.plan import Kernel
+from tconv.planner.sizes import equivalent, with_strides
 from tconv.problem import Layer, Precision, Problem
 
 _OLDEST_ARCH = 80
@@ -41,19 +42,21 @@ class _Col2im(Family[Col2imTile]):
     def why_not(self, problem: Problem, gpu: Gpu) -> str | None:
         if gpu.capability < _OLDEST_ARCH:
             return f"the col2im family needs sm_{_OLDEST_ARCH} or newer; {gpu.name} is {gpu.arch}"
-        return self.too_long(problem, _MOST_POSITIONS) or why_not_col2im(problem.layer) or _why_no_tile(problem)
+        own = equivalent(problem)
+        return self.too_long(own, _MOST_POSITIONS) or why_not_col2im(own.layer) or _why_no_tile(own)
 
     def candidates(self, problem: Problem, gpu: Gpu, channels_last: bool = False) -> Candidates[Col2imTile] | None:
-        return _candidates(problem, gpu, channels_last)
+        return _candidates(equivalent(problem), gpu, channels_last)
 
     def best(self, problem: Problem, gpu: Gpu, channels_last: bool = False) -> tuple[Ranked[Col2imTile], int] | None:
-        return _best(problem, gpu, channels_last)
+        return _best(equivalent(problem), gpu, channels_last)
 
     def cost(self, problem: Problem, kernel: Kernel[Col2imTile], gpu: Gpu) -> Col2imCost:
         return predict(problem, kernel.layer, kernel.tile, gpu)
 
     def runs(self, kernel: Kernel[Col2imTile], problem: Problem) -> bool:
-        return fits(problem, kernel.tile)
+        own = with_strides(problem, kernel.layer.stride)
+        return own is not None and fits(own, kernel.tile)
 
     def reads_channels_last(self, kernel: Kernel[Col2imTile]) -> bool:
         return bool(kernel.tile.channels_last)

@@ -15,6 +15,7 @@ from tconv.planner.family import Candidates, Family, Ranked
 from tconv.planner.gpu import Gpu
 from tconv.planner.numbers import length
 from tconv.planner.plan import Kernel
+from tconv.planner.sizes import equivalent, with_strides
 from tconv.problem import Layer, Precision, Problem
 
 _ARCH = 90
@@ -39,21 +40,23 @@ class _Col2imWgmma(Family[Col2imWgmmaTile]):
     def why_not(self, problem: Problem, gpu: Gpu) -> str | None:
         if gpu.capability != _ARCH:
             return f"the col2im_wgmma family needs sm_{_ARCH}a; {gpu.name} is {gpu.arch}"
-        return self.too_long(problem, _MOST_POSITIONS) or why_not_col2im_wgmma(problem.layer) or why_none(problem)
+        own = equivalent(problem)
+        return self.too_long(own, _MOST_POSITIONS) or why_not_col2im_wgmma(own.layer) or why_none(own)
 
     def candidates(self, problem: Problem, gpu: Gpu, channels_last: bool = False) -> Candidates[Col2imWgmmaTile] | None:
-        return _candidates(problem, gpu, channels_last)
+        return _candidates(equivalent(problem), gpu, channels_last)
 
     def best(
         self, problem: Problem, gpu: Gpu, channels_last: bool = False
     ) -> tuple[Ranked[Col2imWgmmaTile], int] | None:
-        return _best(problem, gpu, channels_last)
+        return _best(equivalent(problem), gpu, channels_last)
 
     def cost(self, problem: Problem, kernel: Kernel[Col2imWgmmaTile], gpu: Gpu) -> Col2imWgmmaCost:
         return predict(problem, kernel.layer, kernel.tile, gpu)
 
     def runs(self, kernel: Kernel[Col2imWgmmaTile], problem: Problem) -> bool:
-        return fits(problem, kernel.tile)
+        own = with_strides(problem, kernel.layer.stride)
+        return own is not None and fits(own, kernel.tile)
 
     def reads_channels_last(self, kernel: Kernel[Col2imWgmmaTile]) -> bool:
         return bool(kernel.tile.channels_last)

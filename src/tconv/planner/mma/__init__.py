@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from functools import lru_cache
 
 from tconv.planner import block_tiles
@@ -17,8 +16,8 @@ from tconv.planner.mma.tile import MmaTile
 from tconv.planner.numbers import length
 from tconv.planner.plan import Kernel
 from tconv.planner.shifts import together
-from tconv.planner.sizes import representative
-from tconv.problem import Layer, Problem, Triple
+from tconv.planner.sizes import equivalent, representative, with_strides
+from tconv.problem import Layer, Problem
 
 _OLDEST_ARCH = 80
 #: Row phases and shifts from here on would be too much text, or tables too long, for the compiler.
@@ -41,21 +40,20 @@ class _Mma(Family[MmaTile]):
     def why_not(self, problem: Problem, gpu: Gpu) -> str | None:
         if gpu.capability < _OLDEST_ARCH:
             return f"the mma family needs sm_{_OLDEST_ARCH} or newer; {gpu.name} is {gpu.arch}"
-        return self.too_long(problem, _MOST_POSITIONS) or why_not_mma(equivalent(problem))
+        return self.too_long(problem, _MOST_POSITIONS) or why_not_mma(equivalent_layer(problem))
 
     def candidates(self, problem: Problem, gpu: Gpu, channels_last: bool = False) -> Candidates[MmaTile] | None:
-        alike = (representative(problem), equivalent(problem), gpu, channels_last, together(problem))
+        alike = (representative(problem), equivalent_layer(problem), gpu, channels_last, together(problem))
         return _candidates(*alike)
 
     def best(self, problem: Problem, gpu: Gpu, channels_last: bool = False) -> tuple[Ranked[MmaTile], int] | None:
-        return _best(representative(problem), equivalent(problem), gpu, channels_last, together(problem))
+        return _best(representative(problem), equivalent_layer(problem), gpu, channels_last, together(problem))
 
     def cost(self, problem: Problem, kernel: Kernel[MmaTile], gpu: Gpu) -> MmaCost:
         return predict(problem, kernel.layer, kernel.tile, gpu)
 
     def runs(self, kernel: Kernel[MmaTile], problem: Problem) -> bool:
-        strides = zip(kernel.layer.stride, problem.layer.stride, problem.input_size, strict=True)
-        same = all(planned == stride or size == 1 for planned, stride, size in strides)
+        same = with_strides(problem, kernel.layer.stride) is not None
         return same and problem.input_size[2] % kernel.tile.pipeline.patch_columns == 0
 
     def reads_channels_last(self, kernel: Kernel[MmaTile]) -> bool:
@@ -89,20 +87,9 @@ def why_not_mma(layer: Layer) -> str | None:
     return None
 
 
-def equivalent(problem: Problem) -> Layer:
-    """A layer that computes `problem` with fewer zeros: along an axis of one input, any stride gives the same outputs.
-
-    With a stride of the kernel's length every tap is a phase of its own and reads the one input at shift 0.
-    """
-    layer = problem.layer
-
-    def stride(axis: int) -> int:
-        kernel, old, padding, dilation = layer.axes[axis]
-        once = problem.input_size[axis] == 1 and dilation == 1 and padding < kernel
-        return kernel if once else old
-
-    strides: Triple = (stride(0), stride(1), stride(2))
-    return layer if strides == layer.stride or math.prod(strides) > _MOST_PHASES else replace(layer, stride=strides)
+def equivalent_layer(problem: Problem) -> Layer:
+    """The layer that the family computes `problem` by."""
+    return equivalent(problem, _MOST_PHASES).layer
 
 
 def _candidates(
