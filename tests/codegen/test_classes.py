@@ -20,6 +20,8 @@ from torch import nn
 
 from tconv.sandbox.emulated import install
 
+pytestmark = pytest.mark.rotates(2)  # each takes seconds
+
 BLOCKS = """
     import abc
     import copyreg

@@ -12,6 +12,8 @@ from codegen_helpers import EXAMPLES, Namespace, executed, generated_text, kerne
 from tconv.evaluation.equality import check_layer
 from tconv.problem import Layer, Problem
 
+#: A file is written in seconds: the same few in every test.
+rotates = pytest.mark.rotates(3, by="name")
 #: Keyword arguments besides channels and kernel_size; what an example does not take is left out.
 FURTHER: list[tuple[int, int, dict[str, Any]]] = [
     (8, 12, {"stride": 2}),
@@ -72,7 +74,7 @@ def files(name: str) -> tuple[Namespace, Namespace]:
 SIZES = [(1, 1, 1), (2, 5, 7), (3, 6, 8), (1, 9, 33), (2, 3, 16), (17, 2, 3)]
 
 
-@pytest.mark.rotates(6)
+@rotates
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", TAKES)
 def test_other_sizes(name: str, size: tuple[int, int, int]) -> None:
@@ -98,6 +100,7 @@ def test_other_sizes(name: str, size: tuple[int, int, int]) -> None:
     assert len(names) == 1 and names <= {kernel.name for kernel in kernels_of(ours)}
 
 
+@rotates
 @pytest.mark.parametrize("number", range(10))
 @pytest.mark.parametrize("name", TAKES)
 def test_further_arguments(name: str, number: int) -> None:

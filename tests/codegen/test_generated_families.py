@@ -17,6 +17,8 @@ from codegen_helpers import Namespace, executed, generated_text, kernels_of, lau
 
 from tconv.jit.loader import compile_kept
 
+pytestmark = pytest.mark.rotates(2)  # each takes seconds
+
 MODEL = """
 import torch
 from torch import nn

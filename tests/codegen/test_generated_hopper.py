@@ -25,6 +25,8 @@ from tconv.sandbox.cut import cut_of, launch_of
 from tconv.sandbox.emulated import ask
 from tconv.sandbox.trace import Trace, TracedLayer
 
+pytestmark = pytest.mark.rotates(2)  # each takes seconds
+
 MODEL = """
     import torch
     from torch import nn

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from tconv.codegen import runtime
 
-pytestmark = pytest.mark.rotates(2)
+pytestmark = pytest.mark.rotates(3)
 
 MODEL = """
     import torch

@@ -14,6 +14,8 @@ from tconv.evaluation.report import Report
 from tconv.sandbox.model_file import ModelFileError
 from tconv.sandbox.worker import Workshop
 
+pytestmark = pytest.mark.rotates(2)  # each takes seconds
+
 Writer = Callable[[str, str], Path]
 CORPUS = Path(__file__).parents[1] / "corpus"
 HONEST = sorted(path.stem.removeprefix("honest_") for path in CORPUS.glob("honest_*.py"))

@@ -13,7 +13,7 @@ from tconv.evaluation.report import Report
 from tconv.evaluation.timing import Called
 from tconv.evaluation.verdict import AsCalled, Timing
 
-pytestmark = pytest.mark.rotates(4)
+pytestmark = pytest.mark.rotates(6)
 
 MODEL = """
 import torch

@@ -15,7 +15,7 @@ from tconv.sandbox.model_file import ModelFileError
 pytestmark = [
     pytest.mark.skipif(torch.cuda.is_available(), reason="these say what happens without a GPU"),
     pytest.mark.usefixtures("one_workshop"),
-    pytest.mark.rotates(12),
+    pytest.mark.rotates(18),
 ]
 
 #: A model whose forward is BODY, under the imports IMPORTS.

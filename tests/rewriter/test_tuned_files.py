@@ -23,6 +23,8 @@ from tconv.sandbox.emulated import install
 from tconv.sandbox.model_file import load
 from tconv.sandbox.trace import trace
 
+pytestmark = pytest.mark.rotates(2)  # each takes seconds
+
 H200 = Gpu.h200()
 MODEL = """
     import torch
