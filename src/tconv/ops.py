@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import _C, Tensor
+from torch._functorch.utils import unwrap_dead_wrappers
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from tconv.dispatch import PRECISION_OF, decide, passing_mode, result_format
@@ -21,11 +22,10 @@ from tconv.routes import (
     as_list,
     find_route,
     fused,
-    operator_gradients,
+    layer_gradients,
     plain_route,
     result_shape,
     run,
-    setup_context,
 )
 from tconv.weights import FrozenWeights
 
@@ -55,7 +55,7 @@ def conv_transpose(
         return _traced(dims, input, weight, bias, arguments)
     if (known := plain_route(dims, input, weight, bias, arguments)) is not None:
         copy = None if frozen is None else frozen.copy(known.launcher, weight, weight)  # held until the launch
-        return known.launch(input, weight, bias, 0 if copy is None else copy.address)
+        return run(known, input, weight, bias, 0 if copy is None else copy.address)
     native = _NATIVE[dims]
     if not (isinstance(input, Tensor) and input.is_cuda):
         if _log.isEnabledFor(logging.DEBUG):
@@ -66,6 +66,8 @@ def conv_transpose(
         return native(input, weight, bias, *arguments)
     if _C._len_torch_dispatch_stack():
         return _traced(dims, input, weight, bias, arguments)
+    # What escaped from a transform that has ended has no memory but that of what it wraps.
+    input, weight, bias = unwrap_dead_wrappers((input, weight, bias))
     cast = autocast(input, weight, bias)
     casts, batched = torch.is_autocast_enabled("cuda"), input.dim() != dims + 1
     route = find_route(dims, *cast, arguments, plain=batched and not casts)
@@ -141,8 +143,17 @@ def _fake(input: Tensor, weight: Tensor, bias: Tensor | None, *arguments: Any) -
     return torch.empty(shape, dtype=input.dtype, device=input.device, memory_format=result_format(input, weight))
 
 
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    input, weight, bias, *arguments = inputs
+    ctx.save_for_backward(input, weight)
+    ctx.bias_sizes = None if bias is None else list(bias.shape)
+    ctx.arguments = arguments
+
+
 def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-    return operator_gradients(ctx, gradient, ctx.needs_input_grad[:3])
+    input, weight = ctx.saved_tensors
+    found = layer_gradients(gradient, input, weight, ctx.bias_sizes, ctx.arguments, ctx.needs_input_grad[:3])
+    return (*found, None, None, None, None, None)
 
 
 # With a program behind it, which may be empty, and weights that do not change from call to call as kernels take them:
@@ -179,7 +190,7 @@ torch.library.register_fake("tconv::conv_transpose_epilogue", _fake_epilogue, li
 _library.impl("conv_transpose", _cuda, "CUDA")
 _library.impl("conv_transpose", _aten, "CPU")
 torch.library.register_fake("tconv::conv_transpose", _fake, lib=_library)
-torch.library.register_autograd("tconv::conv_transpose", _backward, setup_context=setup_context, lib=_library)
+torch.library.register_autograd("tconv::conv_transpose", _backward, setup_context=_setup_context, lib=_library)
 
 #: The operators, as graphs name them.
 LAYER = torch.ops.tconv.conv_transpose.default

@@ -105,7 +105,6 @@ class _Seen(NamedTuple):
         rounds: whether PyTorch might round float32 products to TF32; None where there are none.
         alike: of its tensors, as `tconv.metadata.alike` gives it.
         plain: nothing but its route was between the call and its launch, as `plain_route` says.
-        requires_grad: one of its tensors does.
     """
 
     arguments: tuple[Any, ...]
@@ -113,7 +112,6 @@ class _Seen(NamedTuple):
     alike: Callable[..., bool]
     route: Route | None
     plain: bool
-    requires_grad: bool
 
 
 #: By metadata of the call, its route: None where PyTorch's operator runs. By the identities of a layer's parameters,
@@ -140,8 +138,8 @@ def find_route(
     Args:
         epilogue: the text of the program that the kernel applies to its results.
         into: how many channels the tensor has of which the result is a slice; 0 where it is all of it.
-        plain: the route is all that the call needs, unless a gradient is asked for, and `plain_route` may find it next
-            time: no mode is on, and nothing was cast.
+        plain: `run` is all that is left of the call, and `plain_route` may find it next time: no mode is on, nothing
+            was cast, and there is a batch.
     """
     of_parameters = (dims, id(weight), id(bias), epilogue, into) if type(weight) is Parameter else None
     tensors = (input, weight) if bias is None else (input, weight, bias)
@@ -173,8 +171,7 @@ def find_route(
     mutable = any(isinstance(argument, list) for argument in arguments)
     if of_parameters is not None and not mutable and _PLAIN.issuperset(map(type, tensors)):
         rounds_at_all = rounds if input.dtype is torch.float32 else None
-        requires_grad = any(tensor.requires_grad for tensor in tensors)
-        seen = _Seen(arguments, rounds_at_all, alike(*tensors), route, plain and route is not None, requires_grad)
+        seen = _Seen(arguments, rounds_at_all, alike(*tensors), route, plain and route is not None)
         _keep(of_parameters, (seen, *_routes.get(of_parameters, ())[: _MOST_SEEN - 1]))
     return route
 
@@ -182,14 +179,14 @@ def find_route(
 def plain_route(
     dims: int, input: Tensor, weight: Tensor, bias: Tensor | None, arguments: tuple[Any, ...]
 ) -> Route | None:
-    """The route of a warm call that is launched as it is: one look decides. None says nothing.
+    """The route of a warm call of which `run` is all that is left: one look decides. None says nothing.
 
     Its tensors and PyTorch's modes are as they were in a call that `find_route` was told to be plain: the guards of
-    `alike` compare what autocast, functorch and tracing set, too. Some dispatch modes, forward-mode differentiation and
-    whether gradients are on do not show there.
+    `alike` compare what autocast, functorch and tracing set, too. Some dispatch modes and forward-mode differentiation
+    do not show there.
     """
     first, second, third, fourth, fifth = arguments
-    for given, rounds, are_alike, route, plain, requires_grad in _routes.get((dims, id(weight), id(bias), "", 0), ()):
+    for given, rounds, are_alike, route, plain in _routes.get((dims, id(weight), id(bias), "", 0), ()):
         if (
             plain
             and first is given[0]
@@ -201,7 +198,6 @@ def plain_route(
             and (rounds is None or rounds == allows_tf32())
             and forward_ad._current_level < 0
             and not _C._len_torch_dispatch_stack()
-            and not (requires_grad and torch.is_grad_enabled())
         ):
             found: Route = route
             return found
@@ -363,27 +359,12 @@ def run(route: Route, input: Tensor, weight: Tensor, bias: Tensor | None, prepar
     if torch.is_grad_enabled() and (
         input.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
     ):
-        result: Tensor = _ConvTranspose.apply(route, prepared, input, weight, bias, *route.arguments)  # type: ignore[no-untyped-call]
+        result: Tensor = _apply(route, prepared, input, weight, bias)
         return result
     return route.launch(input, weight, bias, prepared)
 
 
 # Gradients. Forward is ours, backward PyTorch's own, which is differentiable in turn.
-
-
-def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    """Keeps what `operator_gradients` needs."""
-    input, weight, bias, *arguments = inputs
-    ctx.save_for_backward(input, weight)
-    ctx.bias_sizes = None if bias is None else list(bias.shape)
-    ctx.arguments = arguments
-
-
-def operator_gradients(ctx: Any, gradient: Tensor, wanted: Sequence[bool]) -> tuple[Tensor | None, ...]:
-    """The gradients of input, weight, bias, and the five arguments after them, which have none."""
-    input, weight = ctx.saved_tensors
-    found = layer_gradients(gradient, input, weight, ctx.bias_sizes, ctx.arguments, wanted)
-    return (*found, None, None, None, None, None)
 
 
 def layer_gradients(
@@ -405,15 +386,20 @@ def layer_gradients(
 class _ConvTranspose(torch.autograd.Function):
     # A setup_context of its own would let functorch in, which does not come here, and cost 15 us a call.
     @staticmethod
-    def forward(ctx: Any, route: Route, prepared: int, *inputs: Any) -> Tensor:
-        input, weight, bias = inputs[:3]
-        output = route.launch(input, weight, bias, prepared)
-        setup_context(ctx, inputs, output)
-        return output
+    def forward(ctx: Any, route: Route, prepared: int, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(input, weight)
+        ctx.arguments, ctx.bias_sizes = route.arguments, None if bias is None else list(bias.shape)
+        return route.launch(input, weight, bias, prepared)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        return (None, None, *operator_gradients(ctx, gradient, ctx.needs_input_grad[2:5]))
+        input, weight = ctx.saved_tensors
+        wanted = ctx.needs_input_grad[2:]
+        return (None, None, *layer_gradients(gradient, input, weight, ctx.bias_sizes, ctx.arguments, wanted))
+
+
+#: Function.apply first asks for functorch and for its wrappers, as all who come here have: this saves 3 us.
+_apply: Callable[..., Any] = super(torch.autograd.Function, _ConvTranspose).apply
 
 
 def fused(

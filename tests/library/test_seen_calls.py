@@ -192,6 +192,16 @@ def test_dispatch_modes_see_a_warm_call_as_one_operator(layer: Any, as_cuda: Any
     assert "tconv.conv_transpose" in str(graph)
 
 
+def test_what_escaped_from_a_transform(layer: Any, looked_up: list[torch.Tensor]) -> None:
+    """A wrapper without memory, which PyTorch's operators take off."""
+    escaped: list[torch.Tensor] = []
+    torch.func.grad(lambda x: escaped.append(x + 1) or x.sum())(X)  # type: ignore[func-returns-value]
+    for gradients in (False, True):
+        with torch.set_grad_enabled(gradients):
+            for _ in range(2):
+                near(layer(escaped[0]), layer, X + 1)
+
+
 def test_a_gradient_is_asked_for_or_not(layer: Any, looked_up: list[torch.Tensor]) -> None:
     """By the mode or by the tensors, after calls that asked for none."""
     for _ in range(2):
