@@ -98,11 +98,12 @@ def measure_fused(name: str) -> Results:
 
 
 def small_layers() -> dict[str, tuple[nn.Module, nn.Module, torch.Tensor]]:
-    """PyTorch's layer, the library's and an input: a kernel alone, one that prepares weights, and a fine grid."""
+    """PyTorch's layer, the library's and an input; of the last, a kernel before it prepares the weights."""
     made = {
         "depthwise": (nn.ConvTranspose1d(512, 512, 4, 2, groups=512), (1, 512, 125), torch.bfloat16),
         "sam_64_32": (nn.ConvTranspose2d(64, 32, 2, 2), (1, 64, 16, 16), torch.bfloat16),
         "pix2pix_512_512": (nn.ConvTranspose2d(512, 512, 4, 2, 1), (1, 512, 2, 2), torch.float32),
+        "dense_64_64": (nn.ConvTranspose2d(64, 64, 3), (8, 64, 64, 64), torch.float16),
     }
     found = {}
     for name, (layer, shape, dtype) in made.items():
