@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from tree_sitter import Node
 
 from tconv.codegen.headers.evaluate import Unknown, World, does_something
-from tconv.codegen.headers.syntax import STRUCTS, Edit, Text, declared_name, edited, field, walk, words
+from tconv.codegen.headers.syntax import STRUCTS, Edit, Text, below, declared_name, edited, field, walk, words
 from tconv.codegen.headers.syntax import parsed as parsed_text
 
 # ---- specializations -------------------------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ def _has_constructor(struct: Node, name: str) -> bool:
 
 def _initializers(struct: Node, name: str) -> list[Node]:
     """Of constructors, what they make a member of."""
-    return [each for each in walk(struct) if each.type == "field_initializer" and words(each.named_children[0]) == name]
+    return [each for each in below(struct, "field_initializer") if words(each.named_children[0]) == name]
 
 
 def _parameter_mentions(struct: Node, name: str) -> int:
@@ -166,7 +166,7 @@ def _parameter_mentions(struct: Node, name: str) -> int:
         listed = next((each for each in function.named_children if each.type == "field_initializer_list"), None)
         if listed is None:
             continue
-        parameters = {declared_name(each) for each in walk(function) if each.type == "parameter_declaration"}
+        parameters = set(map(declared_name, below(function, "parameter_declaration")))
         if name in parameters:
             body = words(function)
             own = sum(words(each.named_children[0]) == name for each in listed.named_children)

@@ -10,13 +10,15 @@ from typing import Any
 
 from tree_sitter import Node
 
-from tconv.codegen.headers.syntax import STRUCTS, declared_name, enumerators, walk, words
+from tconv.codegen.headers.syntax import STRUCTS, below, declared_name, enumerators, walk, words
 from tconv.codegen.headers.syntax import field as child
 
 _NUMBER = re.compile(r"(0x[0-9a-fA-F]+|\d+)(?:[uU]|[lL])*")
 #: Bytes of the types of the language.
 _SIZES = {"char": 1, "bool": 1, "short": 2, "int": 4, "unsigned": 4, "float": 4, "double": 8, "long long": 8}
 _NAMESPACE = "tconv"
+#: What declares one name of a function, beside its declarations.
+_DECLARED = ("parameter_declaration", "optional_parameter_declaration", "for_range_loop")
 
 
 def _quotient(a: int, b: int) -> int:
@@ -195,14 +197,14 @@ def scope_of_struct(struct: Node, outer: Scope) -> Scope:
 def scope_of_function(function: Node, outer: Scope) -> Scope:
     """What a function or a lambda names, anywhere in it."""
     scope = Scope(outer)
-    for node in walk(function):
-        if node.type in ("parameter_declaration", "optional_parameter_declaration", "for_range_loop"):
+    for node in below(function, *_DECLARED, "declaration", "alias_declaration"):
+        if node.type in _DECLARED:
             declarator = node.child_by_field_name("declarator")
             if declarator is not None:
                 scope.names[declared_name(declarator)] = None
         elif node.type == "declaration":
             define_variables(node, scope)
-        elif node.type == "alias_declaration":
+        else:
             scope.names[words(child(node, "name"))] = child(node, "type")
     return scope
 

@@ -9,7 +9,7 @@ from tree_sitter import Node
 
 from tconv.codegen.headers.evaluate import Scope, Unknown, World, does_something, scope_of_function, scope_of_struct
 from tconv.codegen.headers.fold import Folding, declared, declared_beside, leaves_round, meant_behind, moved
-from tconv.codegen.headers.syntax import STRUCTS, Text, declared_name, field, walk, words
+from tconv.codegen.headers.syntax import STRUCTS, Text, below, declared_name, field, walk, words
 
 _FUNCTIONS = ("function_definition", "lambda_expression")
 ONE_PART = (
@@ -261,14 +261,13 @@ def _is_int(node: Node) -> bool:
         if each.type == "identifier" and not re.match(r"k[A-Z]", words(each)):
             names.add(words(each))
     types: dict[str, set[str]] = {}
-    for each in walk(function):
-        if each.type in ("declaration", "parameter_declaration"):
-            for declarator in each.children_by_field_name("declarator"):
-                plain = declarator.type == "identifier" or (
-                    declarator.type == "init_declarator" and field(declarator, "declarator").type == "identifier"
-                )
-                of = words(field(each, "type")) if plain else "another"
-                types.setdefault(declared_name(declarator), set()).add(of)
+    for each in below(function, "declaration", "parameter_declaration"):
+        for declarator in each.children_by_field_name("declarator"):
+            plain = declarator.type == "identifier" or (
+                declarator.type == "init_declarator" and field(declarator, "declarator").type == "identifier"
+            )
+            of = words(field(each, "type")) if plain else "another"
+            types.setdefault(declared_name(declarator), set()).add(of)
     return all(types.get(name) == {"int"} for name in names)
 
 

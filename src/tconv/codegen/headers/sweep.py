@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tree_sitter import Node
 
-from tconv.codegen.headers.syntax import STRUCTS, Text, declared_name, field, walk
+from tconv.codegen.headers.syntax import STRUCTS, Text, below, declared_name, field, walk
 from tconv.codegen.headers.syntax import parsed as parsed_text
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
@@ -157,13 +157,10 @@ def _behind(node: Node) -> int:
 
 def _unused_locals(text: Text, node: Node) -> Iterator[_Item]:
     """Of functions, the constants and types that the blocks which they stand in do not mention again."""
-    for function in walk(node):
-        if function.type != "function_definition":
-            continue
+    for function in below(node, "function_definition"):
+        body = function.child_by_field_name("body")
         blocks: dict[int, Counter[str]] = {}
-        for each in walk(field(function, "body")) if function.child_by_field_name("body") is not None else ():
-            if each.type not in ("declaration", "alias_declaration"):
-                continue
+        for each in below(body, "declaration", "alias_declaration") if body is not None else ():
             block = _block_of(each)
             if block.id not in blocks:
                 blocks[block.id] = Counter(_variables(text.of(block)))

@@ -22,12 +22,28 @@ _UNKNOWN = {
 Edit = tuple[int, int, str]
 #: Nodes of types with members.
 STRUCTS = ("struct_specifier", "class_specifier")
+#: What whole texts are searched for.
+_LISTED = (
+    *("call_expression", "declaration", "for_statement", "function_definition", "template_declaration"),
+    *("template_function", "template_method", "template_type", "type_identifier", *STRUCTS),
+)
 _UNKNOWN_WORDS = re.compile("|".join(_UNKNOWN))
 
 
 @cache
+def _language() -> tree_sitter.Language:
+    return tree_sitter.Language(tree_sitter_cpp.language())
+
+
+@cache
 def _parser() -> tree_sitter.Parser:
-    return tree_sitter.Parser(tree_sitter.Language(tree_sitter_cpp.language()))
+    return tree_sitter.Parser(_language())
+
+
+@cache
+def _query(types: tuple[str, ...]) -> tree_sitter.Query:
+    """Captures nodes by their types: one look at a tree for all of them."""
+    return tree_sitter.Query(_language(), " ".join(f"({type_}) @{type_}" for type_ in types))
 
 
 class Text:
@@ -42,16 +58,11 @@ class Text:
         self._found: dict[str, list[Node]] | None = None
 
     def all(self, *types: str) -> list[Node]:
-        """The nodes of some types, in their order."""
+        """The nodes of some of the types in `_LISTED`, in their order."""
+        assert set(types) <= set(_LISTED), "whole texts are searched for listed types"
         if self._found is None:
-            self._found = {}
-            for node in walk(self.root):
-                if node.is_named:
-                    self._found.setdefault(node.type, []).append(node)
-        if len(types) == 1:
-            return self._found.get(types[0], [])
-        found = [node for type_ in types for node in self._found.get(type_, ())]
-        return sorted(found, key=lambda node: (node.start_byte, -node.end_byte))
+            self._found = tree_sitter.QueryCursor(_query(_LISTED)).captures(self.root)
+        return _in_order(self._found, types)
 
     def of(self, node: Node) -> str:
         """The text of a node."""
@@ -110,6 +121,16 @@ def walk(node: Node, into: Callable[[Node], bool] | None = None) -> Iterator[Nod
         yield (node := left.pop())
         if node.child_count and (into is None or into(node)):
             left += reversed(node.children)
+
+
+def below(node: Node, *types: str) -> list[Node]:
+    """Those of `walk` that are of some types: found without a look at all others from here."""
+    return _in_order(tree_sitter.QueryCursor(_query(types)).captures(node), types)
+
+
+def _in_order(found: dict[str, list[Node]], types: tuple[str, ...]) -> list[Node]:
+    nodes = [node for type_ in types for node in found.get(type_, ())]
+    return sorted(nodes, key=lambda node: (node.start_byte, -node.end_byte))
 
 
 def declared_name(declarator: Node) -> str:
