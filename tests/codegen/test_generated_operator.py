@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tconv.sandbox.emulated import install
 
-pytestmark = pytest.mark.rotates(2)
+pytestmark = pytest.mark.rotates(3)
 
 MODEL = """
     import torch

@@ -42,7 +42,7 @@ THREES = by_threes()
 
 def of_three(test: Any) -> Any:
     """By their scope, tests of the same instances run one after the other: their texts are made once, in seconds."""
-    return pytest.mark.rotates(256, by="first")(pytest.mark.parametrize("first", THREES, scope="module")(test))
+    return pytest.mark.rotates(384, by="first")(pytest.mark.parametrize("first", THREES, scope="module")(test))
 
 
 def named(kernels: Sequence[Kernel[Any]]) -> list[Written]:
@@ -78,7 +78,7 @@ def test_the_text_tells_the_launches(first: str) -> None:
         tells_the_launch(name, kernels_of(first), number)
 
 
-@pytest.mark.rotates(96)
+@pytest.mark.rotates(144)
 @pytest.mark.parametrize("name", FOLDED)
 def test_a_folded_text_tells_the_launch(name: str) -> None:
     tells_the_launch(name, [beside(name), INSTANCES[name].kernel], 1)
@@ -96,7 +96,7 @@ def tells_the_launch(name: str, kernels: Sequence[Kernel[Any]], number: int) -> 
     assert (how.preparation, how.inputs, how.too_far) == (expected.preparation, expected.inputs, False)
 
 
-@pytest.mark.rotates(576)
+@pytest.mark.rotates(864)
 @pytest.mark.parametrize("name", PROGRAMMED)
 def test_a_whole_text_with_a_program_computes_the_same(name: str) -> None:
     instance = PROGRAMMED[name]

@@ -43,7 +43,7 @@ from tconv.sandbox.model_file import ModelFileError, load
 from tconv.sandbox.trace import trace
 
 pytestmark = [
-    pytest.mark.rotates(3),  # each takes seconds
+    pytest.mark.rotates(4),  # each takes seconds
     pytest.mark.skipif(torch.cuda.is_available(), reason="these say what happens without a GPU"),
     pytest.mark.usefixtures("one_workshop"),
 ]
