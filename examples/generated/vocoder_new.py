@@ -11,10 +11,10 @@
 #   ups.2  1-D 64→32 k4 s2 p1 bias tf32     col2im_wgmma: 130 blocks of 128, 149504 bytes of shared memory
 #                                           any size: mma: 513 blocks of 128, 43024 bytes of shared memory
 #   ups.3  1-D 32→16 k4 s2 p1 bias tf32     col2im_wgmma: 357 blocks of 128, 46080 bytes of shared memory
-#                                           any size: direct: 128 blocks of 256, 49408 bytes of shared memory
+#                                           any size: mma: 513 blocks of 128, 20496 bytes of shared memory
 #
 # Made for float32 only (others: --types), at any batch and map size.
-# Runs on tensor cores of Hopper, 9.0; CUDA cores from compute capability 7.5 on; tensor cores from 8.0 on.
+# Runs on tensor cores of Hopper, 9.0; tensor cores from 8.0 on.
 # All else PyTorch runs, with a warning that says why; ELSEWHERE below makes it an error.
 
 """A vocoder's generator after HiFi-GAN: a mel spectrogram in, a waveform out, by four 1-D transposed convolutions."""
@@ -61,7 +61,7 @@ _RECORDED = {
     ],
     _Layer(32, 16, (4,), (2,), (1,), (1,), 1, True, torch.float32): [
         _Kernel("col2im_wgmma", "conv_ups_3", 3, shared_bytes=46080, input_size=(1, 1, 32768), tf32=True),
-        _Kernel("direct", "conv_ups_3_any_size", 0, shared_bytes=49408, tf32=True),
+        _Kernel("mma", "conv_ups_3_any_size", 3, shared_bytes=20496, tf32=True, weight_bytes=8192),
     ],
 }
 
@@ -299,7 +299,7 @@ def _define(space):
     return defined
 
 # torch.compile and dispatch modes see a call as this one operator. Its namespace has the digest of this file.
-_OPERATOR = _define("tconv_c243fa71eb7694e2")
+_OPERATOR = _define("tconv_bca17e492cee87df")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # modules keep their options like this
@@ -1584,484 +1584,6 @@ int64_t launch(const std::vector<int64_t>& numbers) {
 }
 #endif
 """,
-    "direct": r"""
-namespace tconv {
-// direct: transposed convolution on CUDA cores, for every problem and every GPU from sm_75 on. The other families of
-// kernels are measured against it.
-//
-// Computes  y[n, co, o] = bias[co] + sum over ci and taps k of  x[n, ci, i] * weight[ci, co, k]  for all i, k with
-// o = i*stride + k*dilation - padding on each axis, inside each group. x, weight and y are contiguous.
-//
-// A position is one (n, qd, qh, qw). It owns stride_d * stride_h * stride_w neighbouring outputs. An output's phase is
-// its place among them: along the width its column phase, along depth and height its row phase. A slab is one depth of
-// a map. A warp owns a *run*: neighbouring positions of one row, or of several rows where maps are narrow. A block owns
-// some runs, and `kChannels` output channels of one group.
-//
-// A run is `kColumns * kPositions` positions in each of 32 / `kColumns` rows. A block owns `kPositionLanes` / 32 runs
-// with all column phases that have taps. Lanes of a warp are neighbouring positions. A thread has all column phases of
-// every `kColumns`-th position of the run in registers, so a larger stride means more accumulators:
-//
-//            q    q+1  q+2        lane = position
-//          |a b c|a b c|a b c|    x: coalesced
-//           ^ one thread          weight: one address
-//
-// A block works on one row phase at a time. All its threads use the same taps of depth and height.
-//
-// A block has `kSplits` sets of such warps. Each sums over its share of the input channels. The first set adds the
-// accumulators of the others to its own, always in the same order.
-//
-// A thread has several positions, so each weight from shared memory serves several products, and several output
-// channels, so each input does too. Weights lie in shared memory as [row tap][input channel][tap of the phase][column
-// phase][output channel]: the weights that one thread multiplies with one input lie together.
-//
-// All weights of a block fit into shared memory, so they are *resident*: the block loads them once. It then walks over
-// the runs with the stride of the grid. At each step it computes all row phases in turn, so that neighbouring rows are
-// read and written at nearly the same time.
-//
-// Inputs are read through the L1 cache.
-//
-// Not-a-number: an input outside the map counts as 0 and is multiplied like others. An infinite or NaN *weight* thus
-// also reaches border outputs whose taps read there. Non-finite inputs reach exactly the outputs that depend on them.
-//
-// Sizes: one plane of a channel and the number of runs must stay below 2^31 unless Index has 64 bits (wide_index).
-// Other offsets always have 64 bits. Every axis must stay below 2^31 - stride - padding.
-
-// Of the layer.
-constexpr int kGroupInChannels = 32, kGroupOutChannels = 16;
-// Of the tile: what a block, a warp and a thread have.
-constexpr int kPositionLanes = 128, kSplits = 2, kColumns = 32, kPositions = 2, kChannels = 16, kPhases = 2,
-    kKTileChannels = 32, kKTileTaps = 2, kUnroll = 2;
-constexpr int kKernel = 4;
-constexpr int kStride = 2;
-constexpr int kThreads = kPositionLanes * kSplits;
-constexpr int kBlockRuns = kPositionLanes / 32;
-constexpr int kRunColumns = kColumns * kPositions;
-constexpr int kShiftSpan = 2;
-constexpr int kWindow = kShiftSpan + (kKTileTaps - 1);
-constexpr int kStageChannels = kUnroll * kSplits;
-// Weights lie as [row tap][input channel][tap][phase][output channel]. A thread loads `items_at_once` weights at a
-// time: all of one row tap and input channel if they are few, else all of one tap, or of one tap and phase.
-constexpr int kTapItems = kPhases * kChannels;
-constexpr int kAccumulatorBytes = 4;
-constexpr int kPaddingTo = 16 / kAccumulatorBytes;
-constexpr int kChannelItems = (kKTileTaps * kTapItems + kPaddingTo - 1) / kPaddingTo * kPaddingTo;
-constexpr int kRowItems = kKTileChannels * kChannelItems;
-constexpr int kExchangePitch = 33;
-constexpr int kExchangeSteps = kPositions * kStride;  // of 32 items, for one line
-constexpr int kExchangeLineItems = kExchangeSteps * kExchangePitch;
-constexpr int kExchangeStepsAtOnce = 4;
-// Enough lines at once, about 16 steps, that loads from shared memory do not wait for each other.
-constexpr int kExchangeLines = 4;
-constexpr int kWarpItems = kExchangeLines * kExchangeLineItems;  // of a warp's buffer
-constexpr int kExchangeItems = kBlockRuns * kWarpItems;
-// Where sets of warps share the input channels, all sets but the first write their accumulators here.
-constexpr int kThreadAccumulators = kPhases * kPositions * kChannels;
-constexpr int kSplitItems = (kSplits - 1) * kThreadAccumulators * kPositionLanes;
-constexpr int kSplitStart = kRowItems + kExchangeItems;
-constexpr int kOtherItems = kExchangeItems + kSplitItems;
-constexpr int kSharedItems = kRowItems + kOtherItems;
-constexpr int kSharedBytes = kAccumulatorBytes * kSharedItems;
-
-#define TCONV_UNROLL _Pragma("unroll")
-#define TCONV_CONSTANT __host__ __device__ constexpr
-#if !defined(TCONV_EMULATOR)
-#define TCONV_DEVICE __device__ __forceinline__
-#define TCONV_MAY_ALIAS
-#define TCONV_SHARED(name)                                      \
-  extern __shared__ __align__(1024) unsigned char tconv_shared[]; \
-  unsigned char* name = tconv_shared
-#endif
-
-// 0 <= index < count, in one comparison.
-TCONV_DEVICE bool in_range(int index, int count) { return static_cast<unsigned>(index) < static_cast<unsigned>(count); }
-
-// A factor of a product, rounded to TF32 where the precision says so. The result equals PTX cvt.rn.tf32.f32 (from sm_90
-// on) and cvt.rna.tf32.f32 (from sm_80 on). Integers do it on every GPU, and faster for kernels on CUDA cores.
-// Infinities and NaN stay as they are.
-TCONV_DEVICE float operand(float value) {
-  const unsigned bits = __float_as_uint(value);
-  if ((bits & 0x7f800000u) == 0x7f800000u) return value;
-  const unsigned half_unit = 0xfffu + (bits >> 13 & 1u);
-  return __uint_as_float((bits + half_unit) & 0xffffe000u);
-}
-
-// The sizes of a problem, and the number of multiprocessors of the GPU. Axes are depth, height and width.
-struct Sizes { int multiprocessors, batch, input[3], output[3]; };
-
-// The launch of a kernel, and of two kernels before it that prepare its weights and its inputs. These have 0 blocks if
-// the kernel takes weights or inputs as they are. `counted`, the highest number in a kernel's count of blocks or works,
-// must stay below 2^31. If `wide_index`, offsets reach 2^31, and the layer's Index must have 64 bits.
-struct Launch {
-  long long blocks, counted;
-  int threads, shared_bytes;
-  bool wide_index;
-  long long weight_blocks, weight_bytes;
-  int input_blocks, input_shared_bytes;
-};
-
-constexpr long long index_limit = 1ll << 31;
-
-// The number of elements of one channel.
-TCONV_CONSTANT long long plane_of(const int (&sizes)[3]) {
-  return static_cast<long long>(sizes[0]) * sizes[1] * sizes[2];
-}
-TCONV_CONSTANT long long larger(long long a, long long b) { return a < b ? b : a; }
-
-// The same value, hidden from the compiler. The compiler then keeps a common part of several addresses in a register
-// and does not compute each address anew.
-#if !defined(TCONV_EMULATOR)
-TCONV_DEVICE long long kept(long long value) {
-  asm("" : "+l"(value));
-  return value;
-}
-template <class T> TCONV_DEVICE const T* kept(const T* value) {
-  asm("" : "+l"(value));
-  return value;
-}
-#endif
-
-// N elements that are loaded or stored at once; the address must be a multiple of their size.
-template <class T, int N> struct alignas(sizeof(T) * N) TCONV_MAY_ALIAS Vector { T values[N]; };
-
-TCONV_CONSTANT int vector_width(int count, int item_bytes) {
-  int width = 16 / item_bytes;
-  while (count % width != 0) width /= 2;
-  return width;
-}
-
-// Copies N values from shared memory by the widest loads, up to 16 bytes, that divide N. The address must be aligned to
-// that width.
-template <class T, int N> TCONV_DEVICE void load_shared(const T* address, T (&values)[N]) {
-  constexpr int width = vector_width(N, sizeof(T));
-  using Wide = Vector<T, width>;
-  TCONV_UNROLL for (int i = 0; i < N; i += width) {
-    const Wide wide = *reinterpret_cast<const Wide*>(address + i);
-    TCONV_UNROLL for (int k = 0; k < width; ++k) values[i + k] = wide.values[k];
-  }
-}
-
-TCONV_CONSTANT int axis_positions(int output_size) { return (output_size - 1) / kStride + 1; }
-
-// (tap * dilation - padding) / stride, rounded down also where it is negative.
-TCONV_CONSTANT int axis_shift_of(int tap) {
-  const long long distance = static_cast<long long>(tap) + (kStride - 1);
-  return static_cast<int>(distance / kStride) - 1;
-}
-
-// The first tap of a phase, or `kernel` if it has none.
-TCONV_CONSTANT int axis_first_tap(int phase) {
-  const int distance = (phase + 1 % kStride) % kStride;
-  int tap = distance;
-  return tap < kKernel ? tap : kKernel;
-}
-
-// The program of a layer without arithmetic after it. Other programs are generated (tconv/pointwise/functor.py), with
-// the same members.
-struct Identity {
-  // A program's values of an output channel, which `of` loads once, and of N outputs that are stored together, which
-  // `fetch` loads. `fetch` gets the address to which the outputs go; it reads nothing if they are not present.
-  struct Channel {};
-  template <int N> struct Values {};
-  template <int N> TCONV_DEVICE Values<N> fetch() const { return {}; }
-};
-
-TCONV_CONSTANT Launch direct_launch(const Sizes& sizes) {
-  const long long runs_a_row = (axis_positions(sizes.output[2]) - 1) / kRunColumns + 1;
-  const long long row_groups = static_cast<long long>(sizes.batch) * sizes.output[0] * sizes.output[1];
-  const long long runs = row_groups * runs_a_row, all = (runs - 1) / kBlockRuns + 1;
-  // Blocks with resident weights walk over the runs, so 32 blocks a multiprocessor are enough.
-  const long long most = larger(1, 32ll * sizes.multiprocessors);
-  Launch launch = {};
-  launch.counted = launch.blocks = most < all ? most : all;
-  launch.threads = kThreads, launch.shared_bytes = kSharedBytes;
-  // A block's walk ends beyond the last run, by less than the number of runs: hence the factor 2.
-  launch.wide_index = larger(2 * (row_groups + runs + kBlockRuns),
-                             larger(plane_of(sizes.input), plane_of(sizes.output))) >= index_limit;
-  return launch;
-}
-
-// The accumulators of a thread: one for each of its rows, column phases, positions and output channels.
-struct DirectAccumulators { float values[1][kPhases][kPositions][kChannels]; };
-
-// Adds the products of one stage of weights, a group of `unroll` input channels at a time.
-//
-// The stage has `channels` input channels. A thread takes every `splits`-th group of them, from group `split` on. With
-// `ahead`, it loads the inputs of its next group while it multiplies. The other parameters are as in `direct_load`.
-TCONV_DEVICE void direct_multiply(const float* stage_weights, const float* stage_x, int stage_column,
-    const int (&columns)[1], int plane, int split, DirectAccumulators& accumulators) {
-  const int first = split * kUnroll;
-  const float* own_weights = stage_weights + first * kChannelItems;
-  const float* from = stage_x + first * static_cast<long long>(plane);
-  float inputs[kUnroll][kWindow][kPositions];
-#pragma unroll 1
-  for (int group = first; group < kKTileChannels; group += kStageChannels) {
-    // Loads the inputs of one group of channels, and rounds them as operands. Places outside the input are 0.
-    TCONV_UNROLL for (int slot = 0; slot < kWindow; ++slot) {
-      const int shift = -1 + slot;
-      TCONV_UNROLL for (int k = 0; k < kUnroll; ++k)
-        TCONV_UNROLL for (int p = 0; p < kPositions; ++p) {
-          // Only the load is conditional, which makes a predicate. More would make a branch, and loads would then wait
-          // for each other.
-          float input{};
-          if (in_range(stage_column - shift + p * kColumns, columns[0]))
-            input = __ldg(from + k * static_cast<long long>(plane) + (p * kColumns - shift));
-          inputs[k][slot][p] = operand(input);
-        }
-    }
-    from += kStageChannels * static_cast<long long>(plane);
-    // Adds the products of one group of `unroll` input channels to the accumulators.
-    TCONV_UNROLL for (int k = 0; k < kUnroll; ++k) {
-      const float* const row_weights = own_weights + k * kChannelItems;
-      float weights[kChannels];
-      TCONV_UNROLL for (int j = 0; j < kKTileTaps; ++j)
-        TCONV_UNROLL for (int a = 0; a < kPhases; ++a) {
-          const int item = j * kTapItems + a * kChannels;
-          load_shared(row_weights + item, weights);
-          TCONV_UNROLL for (int p = 0; p < kPositions; ++p)
-            TCONV_UNROLL for (int c = 0; c < kChannels; ++c) {
-              float& accumulator = accumulators.values[0][a][p][c];
-              accumulator = fmaf(inputs[k][axis_shift_of(a) - -1 + j][p], weights[c], accumulator);
-            }
-        }
-    }
-    own_weights += kStageChannels * kChannelItems;
-  }
-}
-
-// The loaded values of a thread's output channels: the bias, and the epilogue program's values of a channel.
-struct DirectChannels { float biases[kChannels]; };
-
-// An output from its accumulator, rounded to the element type once, at the end. `read` holds the values that the
-// program has fetched for several outputs; this output is number `i` of them.
-template <class Values> TCONV_DEVICE float direct_output(float accumulator, const DirectChannels& channels, int channel,
-    const Identity& program, const Values& read, int i) { return accumulator + channels.biases[channel]; }
-
-TCONV_DEVICE void direct(const float* x, const float* weight, const float* bias, float* y, int y_channels, int batch,
-    int input_width, int output_width, const Identity& program = {}) {
-
-  TCONV_SHARED(shared);
-  float* const tiles = reinterpret_cast<float*>(shared);
-
-  const int split = static_cast<int>(threadIdx.x) / kPositionLanes;
-  const int thread = static_cast<int>(threadIdx.x) % kPositionLanes, lane = thread % 32;
-
-  const int runs_a_row = (axis_positions(output_width) - 1) / kRunColumns + 1, runs = batch * runs_a_row;
-  const int steps = (runs - 1) / kBlockRuns + 1;
-
-  DirectChannels channels;
-  TCONV_UNROLL for (int c = 0; c < kChannels; ++c) {
-    const int channel = c;
-    channels.biases[c] = __ldg(bias + channel);
-  }
-
-  float* const buffer = tiles + kRowItems + thread / 32 * kWarpItems;
-  const bool in_vectors = output_width % kStride == 0;
-  // Loads one stage of weights to shared memory, rounded as operands. Places without a weight become 0.
-#pragma unroll 4
-  for (int i = static_cast<int>(threadIdx.x); i < kRowItems; i += kThreads) {
-    const int item = i % kChannelItems, stage_tap = item / kTapItems, slot = item / kChannels % kPhases;
-    const int in_channel = i / kChannelItems % kKTileChannels, out_channel = item % kChannels;
-
-    int tap = slot;  // the first tap of the slot's phase: phases in registers are numbered by it
-    const long long column_tap = tap + static_cast<long long>(stage_tap) * kStride;
-
-    float value = 0;
-    if (stage_tap < kKTileTaps) {
-      const long long filter = static_cast<long long>(in_channel) * kGroupOutChannels + out_channel;
-      const long long row = filter + i / kRowItems;
-      value = operand(__ldg(weight + row * kKernel + column_tap));
-    }
-    tiles[i] = value;
-  }
-  if (!in_vectors && split == 0) {
-                                   // Clears a warp's buffer. Column phases that no tap reaches are never written there,
-                                   // so they stay 0.
-#pragma unroll 1
-                                   for (int item = static_cast<int>(threadIdx.x) %
-                                       32; item < kWarpItems; item += 32) buffer[item] = 0;
-                                 }
-  __syncthreads();
-
-  const int stride = static_cast<int>(gridDim.x);
-  for (int step = static_cast<int>(blockIdx.x); step < steps; step += stride) {
-    // The thread's first row of positions and its first position there. Its other positions follow `columns` apart.
-    const int run = step * kBlockRuns + thread / 32, step_group = run / runs_a_row;
-    const int width = (run - step_group * runs_a_row) * kRunColumns + lane;
-    const bool in_batch = step_group < batch;
-
-    for (int row_phase = 0; row_phase < 1; ++row_phase) {
-      const int depth_phase = row_phase;
-      DirectAccumulators accumulators = {};
-
-      {
-        const int slab = 0;
-        const bool inside = in_batch;
-        int input_columns[1];
-
-        input_columns[0] = inside && in_range(0, 1) ? input_width : 0;
-        {
-          const long long plane = static_cast<long long>(step_group) * kGroupInChannels;
-          const float* const rows = x + (inside ? (plane + slab) * input_width : 0);
-          direct_multiply(tiles, rows + width, width, input_columns, input_width, split, accumulators);
-        }
-      }
-      // Adds the accumulators of the other splits to the accumulators of the first, by way of `buffer`:
-      // [split][accumulator] [thread]. Called by whole blocks; the buffer may lie where they read weights before.
-      float* const own = &accumulators.values[0][0][0][0];
-      float* const place = tiles + kSplitStart + static_cast<int>(threadIdx.x) % kPositionLanes;
-      constexpr int items = kThreadAccumulators * kPositionLanes;  // of one split
-      __syncthreads();  // all threads have read what lay in the buffer
-      if (split > 0) {
-        TCONV_UNROLL for (int i = 0; i < kThreadAccumulators; ++i)
-          place[(split - 1) * items + i * kPositionLanes] = own[i];
-      }
-      __syncthreads();
-      if (split == 0) {
-        TCONV_UNROLL for (int i = 0; i < kThreadAccumulators; ++i) own[i] += place[i * kPositionLanes];
-      }
-      if (split > 0) continue;
-      const int slab = depth_phase;
-      const long long plane = static_cast<long long>(step_group) * y_channels;
-      const bool inside = in_batch;
-      const long long start = (plane + slab) * output_width;
-      const int plane_rows = inside ? 1 : 0, column = width * kStride;
-      if (in_vectors) {
-        // Stores each position's column phases as one vector. Vectors are aligned: their width divides the output's
-        // width, and `origin` is 0 here.
-        TCONV_UNROLL for (int c = 0; c < kChannels; ++c) {
-          for (int r = 0; r < 1; ++r) {
-            if (!in_range(r, plane_rows)) continue;
-            float* const row = y + (start + c * output_width + static_cast<long long>(r) * output_width + column);
-            TCONV_UNROLL for (int p = 0; p < kPositions; ++p) {
-              constexpr int step = kColumns * kStride;
-              const bool inside = column + p * step < output_width;
-              const auto read = program.template fetch<kStride>();
-              Vector<float, 2> values;
-              TCONV_UNROLL for (int phase = 0; phase < kStride; ++phase) {
-                const int tap = axis_first_tap(phase);
-                const bool has_taps = tap < kKernel;
-                values.values[phase] = direct_output(
-                    has_taps ? accumulators.values[0][tap][p][c] : 0, channels, c, program, read, phase);
-              }
-              if (inside) *reinterpret_cast<Vector<float, 2>*>(row + p * step) = values;
-            }
-          }
-        }
-      } else {
-        // Stores a warp's results as whole runs, through its `buffer` in shared memory. Without taps the buffer is not
-        // used. Called by whole warps.
-        const int run_column = __shfl_sync(0xffffffffu, column, 0), own_item = lane * kStride;
-        TCONV_UNROLL for (int first = 0; first < kChannels; first += kExchangeLines) {
-          __syncwarp();  // all lanes have read the last lines
-          TCONV_UNROLL for (int p = 0; p < kPositions; ++p)
-            TCONV_UNROLL for (int phase = 0; phase < kStride; ++phase) {
-              const int tap = axis_first_tap(phase);
-              if (tap >= kKernel) continue;
-              const int item = own_item + p * kColumns * kStride + phase;
-              float* const place = buffer + item / 32 * kExchangePitch + item % 32;
-              TCONV_UNROLL for (int n = first; n < first + kExchangeLines; ++n)
-                place[(n - first) * kExchangeLineItems] = accumulators.values[0][tap][p][n];
-            }
-          __syncwarp();  // all lanes have written theirs
-          TCONV_UNROLL for (int n = first; n < first + kExchangeLines; ++n) {
-            const int c = n;
-            {
-              // Stores one row of one output channel for a whole warp: from `line` in its buffer, or zeros with the
-              // epilogue applied where no tap reaches the row.
-              const float* const line = buffer + (n - first) * kExchangeLineItems;
-              const long long own_row = in_range(0, plane_rows) ? start : -1;
-              // A run of one row is stored at constant distances from `place`. Aligned stores begin `ahead` items
-              // before the run, at a multiple of 32 elements.
-              const long long begin = own_row + c * output_width + run_column, place = kept(begin + lane);
-
-              // All loads come before all stores, and only stores are conditional. Otherwise each store would wait for
-              // its load.
-              float values[kExchangeStepsAtOnce];
-              bool in_line[kExchangeStepsAtOnce];
-              TCONV_UNROLL for (int s = 0; s < kExchangeStepsAtOnce; ++s) {
-                const int step = s;
-                in_line[s] = true;
-                values[s] = 0;
-                if (in_line[s]) values[s] = line[step * kExchangePitch + lane];
-              }
-              TCONV_UNROLL for (int s = 0; s < kExchangeStepsAtOnce; ++s) {
-                const int step = s, item = step * 32 + lane;
-                const long long offset = 0;
-                const int own_column = run_column + item;
-                if (own_row >= 0 && in_line[s] && own_column < output_width)
-                  y[place + offset + step * 32] = direct_output(
-                      values[s], channels, c, program, program.template fetch<1>(), 0);
-              }
-            }
-          }
-        }
-      }
-    }
-  }
-}
-
-TCONV_CONSTANT Launch conv_ups_3_any_size_launch(const Sizes& sizes) { return direct_launch(sizes); }
-}  // namespace tconv
-using namespace tconv;
-
-// ==== conv_ups_3_any_size
-extern "C" __global__ void __launch_bounds__(256, 2)
-conv_ups_3_any_size(const float* x, const float* weight, const float* bias, float* y, int y_channels, int batch,
-    int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {
-  direct(x, weight, bias, y, y_channels, batch, input_width, output_width);
-}
-
-// ==== launching, on the host; left out where only device code is compiled
-#if !defined(__CUDACC_RTC__) && !defined(TCONV_EMULATOR)
-#include <cstdint>
-#include <cuda_runtime.h>
-#include <vector>
-
-// Enqueues a kernel, and returns a cudaError_t.
-static int enqueue(const void* kernel, void** arguments, int64_t grid, int block, int shared_bytes, int64_t stream) {
-  if (grid >= int64_t(1) << 31) return cudaErrorInvalidConfiguration;
-  const auto blocks = static_cast<unsigned>(grid);
-  const auto on = reinterpret_cast<cudaStream_t>(stream);
-  return cudaLaunchKernel(kernel, blocks, block, arguments, shared_bytes, on);
-}
-
-// Enqueues one kernel, after those that prepare for it, if any. Returns a cudaError_t. If y is 0, it enqueues nothing:
-// it allows the kernel its shared memory on the current device (those that prepare need no leave), and returns the
-// number of samples that one launch may take, the batch or what halving leaves of it, 0 if none fits.
-//
-// `numbers` holds:
-//   0 number of the kernel    1 stream    2 multiprocessors    3 to 6 addresses of x, weight, bias and y
-//   7 address of memory for prepared weights, then prepared inputs    8 channels of the tensor in which y lies
-//   9 batch    10 to 12 depth, height and width of the input    13 to 15 depth, height and width of the output
-//   16 on: addresses of the program's operands
-static int64_t launched(const std::vector<int64_t>& numbers, tconv::Launch (*launch_of)(const tconv::Sizes&),
-                        const void* kernel) {
-  const auto size = [&](int i) { return static_cast<int>(numbers[i]); };
-  tconv::Sizes sizes{size(2), size(9), {size(10), size(11), size(12)}, {size(13), size(14), size(15)}};
-  int64_t stream = numbers[1], x = numbers[3], weight = numbers[4], bias = numbers[5], y = numbers[6];
-  if (y == 0) {
-    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, launch_of(sizes).shared_bytes);
-    for (; sizes.batch > 0; sizes.batch /= 2) {
-      const tconv::Launch fits = launch_of(sizes);
-      if (fits.counted < tconv::index_limit && !fits.wide_index) break;
-    }
-    return sizes.batch;
-  }
-  int y_channels = size(8), (&input)[3] = sizes.input, (&output)[3] = sizes.output;
-  const tconv::Launch launch = launch_of(sizes);
-  std::vector<void*> arguments = {&x, &weight, &bias, &y, &y_channels, &sizes.batch, input, input + 1,
-                                  input + 2, output, output + 1, output + 2};
-  return enqueue(kernel, arguments.data(), launch.blocks, launch.threads, launch.shared_bytes, stream);
-}
-
-int64_t launch(const std::vector<int64_t>& numbers) {
-  switch (numbers[0]) {
-    case 0: return launched(numbers, tconv::conv_ups_3_any_size_launch, (void*)conv_ups_3_any_size);
-  }
-  return cudaErrorInvalidValue;
-}
-#endif
-""",
     "mma": r"""
 namespace tconv {
 // mma: transposed convolution as an implicit GEMM on tensor cores, by mma.sync. From sm_80 on.
@@ -2130,8 +1652,6 @@ constexpr int kStepChannels = 32 / kItemBytes;
 constexpr int kUnitBytes = 4;
 constexpr int kUnits = 16 / kUnitBytes;
 constexpr int kFragmentBytes = 512;  // 16 rows by 32 bytes of channels, as 32 lanes hold them
-constexpr int kShiftBytes = 16384;
-constexpr int kWeightStageBytes = kPipelineKTileShifts * kShiftBytes;
 constexpr int kStagedBytes = 4;
 constexpr int kPatchLanes = 8;
 
@@ -2505,7 +2025,7 @@ TCONV_CONSTANT int axis_positions(int output_size) { return (output_size - 1) / 
 
 // The stage after the one that begins at byte `stage`; after the last one, the first.
 template <class Kernel> TCONV_CONSTANT int mma_next_weight_stage(int stage) {
-  return stage == (Kernel::weight_stages - 1) * kWeightStageBytes ? 0 : stage + kWeightStageBytes;
+  return stage == (Kernel::weight_stages - 1) * Kernel::weight_stage_bytes ? 0 : stage + Kernel::weight_stage_bytes;
 }
 
 template <class Kernel> TCONV_CONSTANT int mma_input_stage_before(int stage) {
@@ -2886,8 +2406,9 @@ template <class Kernel> struct MmaWeightStages {
     if (left == 0) return;
     const bool last = shift_group == 0;
     const int shifts = last ? kShiftsCount : kPipelineKTileShifts;
-    copy.begin(stages + stage, from, shifts * kShiftBytes, 1, {shift_group * kPipelineKTileShifts, first_row_tile});
-    from += shifts * kShiftBytes;
+    copy.begin(stages + stage, from, shifts * Kernel::shift_bytes, 1,
+               {shift_group * kPipelineKTileShifts, first_row_tile});
+    from += shifts * Kernel::shift_bytes;
     shift_group = last ? 0 : shift_group + 1;
     stage = mma_next_weight_stage<Kernel>(stage);
     --left;
@@ -3004,7 +2525,7 @@ TCONV_DEVICE void mma(const float* x, const float* weight, const float* bias, fl
         const int moved = mma_halo_offset<Kernel>(shift) * kItemBytes;
         TCONV_UNROLL for (int step = 0; step < Kernel::pipeline_k_tile_steps; ++step) {
           mma_multiply<Kernel>(accumulators, moved + step * Kernel::step_bytes,
-              fragments + weight_stage + of_group * kShiftBytes +
+              fragments + weight_stage + of_group * Kernel::shift_bytes +
                                         step * kFragmentBytes, places_of_k_tile);
           const int part = shift * Kernel::pipeline_k_tile_steps + step;
           if (part < Kernel::input_parts) ask(part, Kernel::input_parts, stage_ahead);
@@ -3039,9 +2560,9 @@ struct conv_ups_0_any_size_layer {
           subtile_row_tiles = 1, phase_tiles = 8, block_tile_positions = 64, phases = 8, pitch = 72, taps_together = 2,
           row_blocks = 16, block_row_tiles = 4, k_tiles = 4, stage_steps = 8, taps = 16, prepared_channel_tiles = 8,
           steps
-      = 4, tile_bytes = 4096, weight_stages = 2, row_places = 65, warps_high = 2, warps_wide = 1,
-          pipeline_k_tile_steps = 2, step_bytes = 2304, input_stage_bytes = 18432, barrier_at = 102400,
-          input_parts = 0, stored_at = 49152, subtile_bytes = 4608;
+      = 4, shift_bytes = 16384, weight_stages = 2, weight_stage_bytes = 32768, row_places = 65, warps_high = 2,
+          warps_wide = 1, pipeline_k_tile_steps = 2, step_bytes = 2304, input_stage_bytes = 18432, tile_bytes = 4096,
+          barrier_at = 102400, input_parts = 0, stored_at = 49152, subtile_bytes = 4608;
   static constexpr long long preparing_items = 65536, weight_bytes = 2097152, block_weight_bytes = 131072;
 };
 
@@ -3057,9 +2578,9 @@ struct conv_ups_1_any_size_layer {
           subtile_row_tiles = 8, phase_tiles = 8, block_tile_positions = 32, phases = 8, pitch = 40, taps_together = 1,
           row_blocks = 4, block_row_tiles = 8, k_tiles = 4, stage_steps = 4, taps = 16, prepared_channel_tiles = 4,
           steps
-      = 4, tile_bytes = 2048, weight_stages = 2, row_places = 33, warps_high = 1, warps_wide = 2,
-          pipeline_k_tile_steps = 2, step_bytes = 1280, input_stage_bytes = 5120, barrier_at = 75776, input_parts = 2,
-          stored_at = 16384, subtile_bytes = 20480;
+      = 4, shift_bytes = 16384, weight_stages = 2, weight_stage_bytes = 32768, row_places = 33, warps_high = 1,
+          warps_wide = 2, pipeline_k_tile_steps = 2, step_bytes = 1280, input_stage_bytes = 5120, tile_bytes = 2048,
+          barrier_at = 75776, input_parts = 2, stored_at = 16384, subtile_bytes = 20480;
   static constexpr long long preparing_items = 32768, weight_bytes = 524288, block_weight_bytes = 131072;
 };
 
@@ -3075,10 +2596,28 @@ struct conv_ups_2_any_size_layer {
           subtile_row_tiles = 2, phase_tiles = 2, block_tile_positions = 32, phases = 2, pitch = 40, taps_together = 1,
           row_blocks = 1, block_row_tiles = 4, k_tiles = 1, stage_steps = 8, taps = 4, prepared_channel_tiles = 2,
           steps =
-      1, tile_bytes = 4096, weight_stages = 1, row_places = 33, warps_high = 2, warps_wide = 2,
-          pipeline_k_tile_steps = 8, step_bytes = 1280, input_stage_bytes = 10240, barrier_at = 43008, input_parts = 0,
-          stored_at = 0, subtile_bytes = 5120;
+      1, shift_bytes = 16384, weight_stages = 1, weight_stage_bytes = 32768, row_places = 33, warps_high = 2,
+          warps_wide = 2, pipeline_k_tile_steps = 8, step_bytes = 1280, input_stage_bytes = 10240, tile_bytes = 4096,
+          barrier_at = 43008, input_parts = 0, stored_at = 0, subtile_bytes = 5120;
   static constexpr long long preparing_items = 2048, weight_bytes = 32768, block_weight_bytes = 32768;
+};
+
+// 1-D 32->16 k4 s2 p1 bias tf32
+struct conv_ups_3_any_size_layer {
+  using Width = Axis<4, 2, 0, 1>;
+  using WidthShifts = Shifts<Axis<4, 2, 0, 1>>;
+  static constexpr int block_tile_columns = 64, group_in_channels = 32, weight_sets = 1, threads = 128, shared_bytes =
+      20496, group_out_channels = 16, kernel = 4, lane_places = 2, warps_position_tiles = 2, channel_bytes = 288,
+          thread_patches = 9, halo_patches = 65, row_patches = 65, k_tile_channels = 32, thread_loads
+      = 18, input_stages = 1, thread_channels = 2, stride = 2, block_tile_origin = 1, blocks = 6, warps_row_tiles = 2,
+          warps_splits = 1, warps = 4, subtile_slots = 2, subtile_position_tiles = 2, subtile_pitch = 160,
+          subtile_row_tiles = 2, phase_tiles = 2, block_tile_positions = 64, phases = 2, pitch = 40, taps_together = 1,
+          row_blocks = 1, block_row_tiles = 2, k_tiles = 1, stage_steps = 4, taps = 4, prepared_channel_tiles = 1,
+          steps =
+      1, shift_bytes = 4096, weight_stages = 1, weight_stage_bytes = 8192, row_places = 65, warps_high = 1,
+          warps_wide = 4, pipeline_k_tile_steps = 4, step_bytes = 2304, input_stage_bytes = 9216, tile_bytes = 2048,
+          barrier_at = 20480, input_parts = 0, stored_at = 0, subtile_bytes = 5120;
+  static constexpr long long preparing_items = 512, weight_bytes = 8192, block_weight_bytes = 8192;
 };
 
 TCONV_CONSTANT Launch conv_ups_0_any_size_launch(const Sizes& sizes) {
@@ -3089,6 +2628,9 @@ TCONV_CONSTANT Launch conv_ups_1_any_size_launch(const Sizes& sizes) {
 }
 TCONV_CONSTANT Launch conv_ups_2_any_size_launch(const Sizes& sizes) {
   return mma_launch<conv_ups_2_any_size_layer>(sizes);
+}
+TCONV_CONSTANT Launch conv_ups_3_any_size_launch(const Sizes& sizes) {
+  return mma_launch<conv_ups_3_any_size_layer>(sizes);
 }
 }  // namespace tconv
 using namespace tconv;
@@ -3127,6 +2669,18 @@ conv_ups_2_any_size(const float* x, const float* weight, const float* bias, floa
 extern "C" __global__ void __launch_bounds__(preparing_threads)
 conv_ups_2_any_size_weights(const float* weight, float* prepared) {
   mma_weights<conv_ups_2_any_size_layer>(weight, prepared);
+}
+
+// ==== conv_ups_3_any_size
+extern "C" __global__ void __launch_bounds__(128, 6)
+conv_ups_3_any_size(const float* x, const float* weight, const float* bias, float* y, int y_channels, int batch,
+    int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {
+  mma<conv_ups_3_any_size_layer>(x, weight, bias, y, y_channels, batch, input_depth, input_height, input_width,
+      output_depth, output_height, output_width);
+}
+extern "C" __global__ void __launch_bounds__(preparing_threads)
+conv_ups_3_any_size_weights(const float* weight, float* prepared) {
+  mma_weights<conv_ups_3_any_size_layer>(weight, prepared);
 }
 
 // ==== launching, on the host; left out where only device code is compiled
@@ -3204,6 +2758,8 @@ int64_t launch(const std::vector<int64_t>& numbers) {
         (void*)conv_ups_1_any_size_weights, nullptr);
     case 2: return launched(numbers, tconv::conv_ups_2_any_size_launch, (void*)conv_ups_2_any_size,
         (void*)conv_ups_2_any_size_weights, nullptr);
+    case 3: return launched(numbers, tconv::conv_ups_3_any_size_launch, (void*)conv_ups_3_any_size,
+        (void*)conv_ups_3_any_size_weights, nullptr);
   }
   return cudaErrorInvalidValue;
 }

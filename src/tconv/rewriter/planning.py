@@ -27,6 +27,8 @@ from tconv.sandbox.trace import Trace, TracedLayer
 
 #: So much longer all layers may take, that a file has fewer families.
 _HARDLY_LONGER = 1.05
+#: The same for any one layer, at sizes that the model file does not have.
+_NOT_MUCH_LONGER = 1.25
 _T = TypeVar("_T")
 
 _SHARED = "computed by the kernel of the sizes where this layer has the most work: a file has one kernel for a layer"
@@ -45,6 +47,7 @@ class Basis:
         measured: all kernels that were tried for that, the fastest first.
         programs: of each epilogue, by what it calls. What was measured of a layer with its program counts first.
         types: further element types that the layers get kernels for, by torch's names.
+        at_other_sizes: families for the sizes that a layer's best kernel does not run, where its own runs no others.
     """
 
     gpu: Gpu
@@ -53,6 +56,7 @@ class Basis:
     measured: Mapping[Question, Sequence[Tuned]] = field(default_factory=dict)
     programs: Mapping[str, str] = field(default_factory=dict)
     types: Collection[str] = ()
+    at_other_sizes: Collection[str] = ()
 
     def of_layers(self, layers: Sequence[TracedLayer], asked: Sequence[Problem]) -> Basis:
         """The same for layers that compute those problems: with what was measured of their programs, and with the
@@ -65,7 +69,13 @@ class Basis:
         counts = Counter({problem: layer.count for layer, problem in zip(layers, asked, strict=True)})
         times = {each: _seconds(Question(each), self.gpu, self.families, tuned, measured) for each in counts}
         families = _worth_their_lines(times, counts) or tuple(self.families)
-        return replace(self, families=families, tuned=_of_these(families, tuned, measured), measured=measured)
+        return replace(
+            self,
+            families=families,
+            tuned=_of_these(families, tuned, measured),
+            measured=measured,
+            at_other_sizes=_at_other_sizes(times, families, self.gpu),
+        )
 
     def plans(self, problem: Problem) -> list[Plan]:
         """The best one, and one for rows of any width where that takes some alone.
@@ -74,7 +84,7 @@ class Basis:
             Unplannable: no kernel computes it.
         """
         best = choose(Question(problem), self.gpu, self.families, self.tuned)
-        return [_of_slices(plan, self.gpu) for plan in (best, *_any_size(best, self.gpu))]
+        return [_of_slices(plan, self.gpu) for plan in (best, *_any_size(best, self.gpu, self.at_other_sizes))]
 
 
 def plan_layers(trace: Trace, model: Path, basis: Basis, wanted: Wanted, resolve: Resolve) -> tuple[PlannedLayer, ...]:
@@ -230,6 +240,33 @@ def _worth_their_lines(times: Mapping[Problem, Mapping[str, float]], counts: Map
     return min(worth, key=lambda chosen: (written(chosen), total(chosen)), default=())
 
 
+def _at_other_sizes(
+    times: Mapping[Problem, Mapping[str, float]], families: Collection[str], gpu: Gpu
+) -> tuple[str, ...]:
+    """Families for the sizes that the fastest ones do not run: as few besides `families` as are not much slower."""
+    able = [name for name, family in FAMILIES.items() if family.any_size]
+    seconds = []
+    for problem, of_it in times.items():
+        fastest = min((name for name in of_it if name in families), key=of_it.__getitem__, default=None)
+        if fastest is not None and fastest not in able:
+            seconds.append(_seconds(Question(_uneven(problem)), gpu, able, {}, {}))
+
+    def suits(chosen: Collection[str]) -> bool:
+        within = ({name: of_it[name] for name in of_it if name in chosen} for of_it in seconds)
+        return all(
+            some and min(some.values()) <= _NOT_MUCH_LONGER * min(of_it.values())
+            for some, of_it in zip(within, seconds, strict=True)
+            if of_it
+        )
+
+    def cost(chosen: Collection[str]) -> tuple[int, float]:
+        total = sum(min((of_it[name] for name in chosen if name in of_it), default=0.0) for of_it in seconds)
+        return len(set(chosen) - set(families)), total
+
+    sets = (chosen for size in range(len(able) + 1) for chosen in combinations(able, size))
+    return min(filter(suits, sets), key=cost, default=())
+
+
 def _of_these(families: Collection[str], tuned: Answers, measured: Mapping[Question, Sequence[Tuned]]) -> Answers:
     """The answers of these families: the winner, or the fastest of those measured."""
     found: dict[Question, Tuned] = {}
@@ -262,20 +299,24 @@ def _in_type(problem: Problem, dtype: str, wanted: Wanted, resolve: Resolve) -> 
     return replace(other, layer=replace(other.layer, precision=resolve(other, wanted)))
 
 
-def _any_size(best: Plan, gpu: Gpu) -> list[Plan]:
+def _uneven(problem: Problem) -> Problem:
+    """The problem at other sizes: some kernels are for axes of one input alone, some for rows that are even."""
+    unused = 3 - problem.layer.spatial_dims
+    depth, height, width = (size if axis < unused else max(size, 2) for axis, size in enumerate(problem.input_size))
+    return replace(problem, input_size=(depth, height, width + 1 - width % 2))
+
+
+def _any_size(best: Plan, gpu: Gpu, others: Collection[str]) -> list[Plan]:
     """The plan of a kernel that runs rows of any width and maps of any size, of the same family if that has some.
 
-    None where `best` does.
+    Else of one of the `others`, if these have any. None where `best` does.
     """
     problem = best.problem
-    unused = 3 - problem.layer.spatial_dims
-    # Some kernels are for axes of one input alone, some for rows that are even.
-    depth, height, width = (size if axis < unused else max(size, 2) for axis, size in enumerate(problem.input_size))
-    uneven = replace(problem, input_size=(depth, height, width + 1 - width % 2))
-    own = FAMILIES[best.kernel.family].any_size
+    uneven, own = _uneven(problem), FAMILIES[best.kernel.family].any_size
     if own and replan(uneven, best.kernel, gpu):
         return []
-    for families in ([best.kernel.family] * own, [name for name, family in FAMILIES.items() if family.any_size]):
+    every = [name for name, family in FAMILIES.items() if family.any_size]
+    for families in ([best.kernel.family] * own, others, every):
         with suppress(Unplannable):
             found = replan(problem, choose(Question(uneven), gpu, families).kernel, gpu)
             return [] if found is None else [found]
