@@ -25,8 +25,9 @@ from tconv.evaluation.reference import Operands, exact, rounded_tf32
 from tconv.evaluation.tolerance import TF32_OPERANDS, Tolerance, half_ulp
 from tconv.kernels import source
 from tconv.memory import aligned
-from tconv.planner import COL2IM, DIRECT, FAMILIES, MMA, WGMMA, Family, Gpu, Kernel, Plan, Unplannable
+from tconv.planner import COL2IM, COL2IM_WGMMA, DIRECT, FAMILIES, MMA, WGMMA, Family, Gpu, Kernel, Plan, Unplannable
 from tconv.planner.col2im import why_not_col2im
+from tconv.planner.col2im_wgmma import why_not_col2im_wgmma
 from tconv.planner.wgmma import why_not_wgmma
 from tconv.problem import TF32
 from tconv.sandbox.emulated import launches
@@ -41,6 +42,7 @@ _LONGEST_RUN_S = 90
 _ENOUGH_ENDED = 3
 #: Of the tiles of a family's model, one of so many is taken; of col2im, whose blocks are many, for so few inputs.
 _PREFERRED, _FEW_INPUTS = 20, 4096
+_HOPPER = 90
 
 
 @dataclass(frozen=True)
@@ -77,8 +79,9 @@ def plan_of(case: Case, gpu: Gpu) -> Plan | None:
     if case.multiprocessors is not None:
         gpu = replace(gpu, multiprocessors=case.multiprocessors)
     if case.tensor_cores:
-        turns = (MMA, WGMMA, COL2IM)
-        for family in (*turns[case.seed % 3 :], *turns[: case.seed % 3]):
+        turns = (MMA, WGMMA, COL2IM, COL2IM_WGMMA)
+        first = case.seed % len(turns)
+        for family in (*turns[first:], *turns[:first]):
             with suppress(Unplannable):
                 plan = family.plan(case.problem, gpu) if family is MMA else _preferred(family, case, gpu)
                 wide = replace(plan.kernel, wide_index=True)
@@ -96,7 +99,13 @@ def _preferred(family: Family[Any], case: Case, gpu: Gpu) -> Plan:
     """One of the tiles that the family's model prefers, as the seed says; also where it would gain nothing."""
     layer = case.problem.layer
     few = math.prod(case.problem.input_size) * case.problem.batch <= _FEW_INPUTS
-    reason = why_not_wgmma(layer) if family is WGMMA else why_not_col2im(layer, 1) or (None if few else "many inputs")
+    if family is WGMMA:
+        reason = why_not_wgmma(layer)
+    else:
+        why_not = why_not_col2im if family is COL2IM else why_not_col2im_wgmma
+        reason = why_not(layer, 1) or (None if few else "many inputs")
+    if family in (WGMMA, COL2IM_WGMMA) and gpu.capability != _HOPPER:
+        reason = f"{gpu.name} is no Hopper"
     if reason:
         raise Unplannable(reason)
     found, dice = family.candidates(case.problem, gpu), Random(case.seed)

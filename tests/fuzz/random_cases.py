@@ -161,8 +161,11 @@ def _problem(dice: Random, layer: Layer, budget: Budget) -> Problem:
             border = dice.choice(_POSITION_BORDERS) + dice.randint(-1, 1)
             others = max(1, batch) * positions[0] * positions[1]
             positions[2] = max(1, border // others)
+        sizes = _sizes(layer, positions, extra)
+        if dice.random() < 0.1:  # the stride of such an axis does not matter
+            sizes = _triple(size if dice.random() < 0.4 else 1 for size in sizes)
         try:
-            problem = Problem(layer, batch, _sizes(layer, positions, extra), extra)
+            problem = Problem(layer, batch, sizes, extra)
         except InvalidProblem:
             continue
         most_elements = max(math.prod(problem.input_shape), math.prod(problem.output_shape))
