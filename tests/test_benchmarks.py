@@ -520,3 +520,40 @@ def test_a_stored_figure_of_other_kernels_says_so(
     environment["kernels"] = "older"
     assert "before the latest change of the kernels, unet took 1 ms and PyTorch 2 ms: 2.0x" in report.stored("unet")
     assert "No figures are stored for vocoder" in report.stored("vocoder")
+
+
+# ---- models.py -------------------------------------------------------------------------------------------------------
+
+
+def test_whole_models_are_compared_and_timed_by_turns(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    models = script("models")
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    for of in (torch.nn.Module, torch.Tensor):
+        monkeypatch.setattr(of, "cuda", lambda self: self)
+    made = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ConvTranspose2d(8, 4, 4, 2, 1))
+    found = models.measure(lambda: (made, (torch.rand(1, 3, 9, 9),)), ["eager"])
+    assert (found["layers"], found["difference"], found["equal"]) == (1, 0.0, True)
+    for side in found["ways"]["eager"].values():
+        shortest, longest = side["from_to_ms"]
+        assert 0 < side["host_ms"] <= side["ms"] and shortest <= side["ms"] <= longest
+
+
+def test_models_that_no_graph_takes_say_why(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    models = script("models")
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    for of in (torch.nn.Module, torch.Tensor):
+        monkeypatch.setattr(of, "cuda", lambda self: self)
+
+    def refuses(*_: object) -> None:
+        raise RuntimeError("operation not permitted when stream is capturing\nand more")
+
+    monkeypatch.setattr(models, "in_graph", refuses)
+    found = models.measure(lambda: (torch.nn.ConvTranspose1d(2, 2, 2), (torch.rand(1, 2, 5),)), ["graph"])
+    assert found["ways"] == {"graph": {"why_not": "operation not permitted when stream is capturing"}}
+
+
+def test_the_largest_difference_is_beside_the_largest_result(script: Script) -> None:
+    difference = script("models").difference
+    one, other = torch.tensor([1.0, -4.0]), torch.tensor([1.5, -4.0])
+    assert difference({"y": one, "indices": torch.tensor([1])}, {"y": other, "indices": torch.tensor([2])}) == 0.125
+    assert difference((one, [other]), (one, [one])) == 0.125
