@@ -67,7 +67,7 @@ def with_gpu(guide: Path) -> str:
     return f"{guide.stem}-{needing_gpu(guide)}_of_{len(blocks(guide))}_blocks_need_a_GPU"
 
 
-@pytest.mark.rotates(6)
+@pytest.mark.rotates(12)
 @pytest.mark.parametrize("guide", GUIDES, ids=without_gpu)
 def test_code_that_needs_no_gpu_runs(guide: Path, tmp_path: Path) -> None:
     run(guide, tmp_path)

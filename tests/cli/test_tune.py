@@ -39,7 +39,7 @@ class Model(nn.Module):
 def get_inputs():
     return [torch.rand(2, 32, 16, 16)]
 """
-pytestmark = [pytest.mark.rotates(2), pytest.mark.usefixtures("one_workshop")]  # each takes seconds
+pytestmark = [pytest.mark.rotates(4), pytest.mark.usefixtures("one_workshop")]  # each takes seconds
 DENSE = "nn.ConvTranspose2d(32, 16, 4, stride=2, padding=1)"
 
 

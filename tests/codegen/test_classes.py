@@ -20,7 +20,7 @@ from torch import nn
 
 from tconv.sandbox.emulated import install
 
-pytestmark = pytest.mark.rotates(2)  # each takes seconds
+pytestmark = pytest.mark.rotates(4)  # each takes seconds
 
 BLOCKS = """
     import abc

@@ -17,7 +17,7 @@ from epilogue_files import BLOCK, CONSTANTS, JOINED, SEQUENCE, File, Made, close
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-pytestmark = pytest.mark.rotates(8)
+pytestmark = pytest.mark.rotates(16)
 
 #: What is behind the layer reads what was computed of its input, and twice the same tensor.
 OF_ITS_INPUT = """

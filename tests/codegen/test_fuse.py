@@ -13,7 +13,7 @@ from fuse_helpers import MODEL, fused_of, programs_of, results, same, written
 
 from tconv.sandbox.trace import trace
 
-pytestmark = pytest.mark.rotates(6)
+pytestmark = pytest.mark.rotates(12)
 
 #: A forward pass, and what its kernels compute behind layers, in the order of the text.
 BODIES: dict[str, tuple[str, list[str]]] = {

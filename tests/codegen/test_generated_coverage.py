@@ -58,7 +58,7 @@ def run(file: Namespace, problem: Problem) -> None:
     function_of(file, layer.spatial_dims)(*tensors, *options)
 
 
-@pytest.mark.rotates(24)
+@pytest.mark.rotates(48)
 @pytest.mark.parametrize("name", NAMES)
 def test_no_line_is_dead(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = executed(generated_text(EXAMPLES / f"{name}.py"))

@@ -18,7 +18,7 @@ from codegen_helpers import Namespace, fused_text, kernels_of, silent, told
 from epilogue_files import BLOCK, CONSTANTS, JOINED, SEQUENCE, TYPES, File, Made, close, inputs, maker, same_state
 from torch import Tensor, nn
 
-pytestmark = pytest.mark.rotates(6)
+pytestmark = pytest.mark.rotates(12)
 
 
 @pytest.fixture(scope="module")
@@ -199,7 +199,7 @@ HOOKS: dict[str, Callable[[nn.Module, Callable[..., None]], Any]] = {
 }
 
 
-@pytest.mark.rotates(12)
+@pytest.mark.rotates(24)
 @pytest.mark.parametrize(("text", "place"), [(BLOCK, "up"), (BLOCK, "act"), (SEQUENCE, "up.0")])
 @pytest.mark.parametrize(
     ("kind", "gradients"), [*((kind, True) for kind in HOOKS), *((kind, False) for kind in HOOKS if "back" not in kind)]

@@ -13,7 +13,7 @@ from tconv.evaluation.equality import check_layer
 from tconv.problem import Layer, Problem
 
 #: A file is written in seconds: the same few in every test.
-rotates = pytest.mark.rotates(3, by="name")
+rotates = pytest.mark.rotates(6, by="name")
 #: Keyword arguments besides channels and kernel_size; what an example does not take is left out.
 FURTHER: list[tuple[int, int, dict[str, Any]]] = [
     (8, 12, {"stride": 2}),

@@ -17,7 +17,7 @@ from codegen_helpers import Namespace, executed, generated_text, kernels_of, lau
 
 from tconv.jit.loader import compile_kept
 
-pytestmark = pytest.mark.rotates(2)  # each takes seconds
+pytestmark = pytest.mark.rotates(4)  # each takes seconds
 
 MODEL = """
 import torch
@@ -365,7 +365,7 @@ def test_gradients(file: Namespace) -> None:
 # ---- the text
 
 
-@pytest.mark.rotates(3)
+@pytest.mark.rotates(6)
 @pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_90a", "sm_100", "sm_120"])
 def test_the_text_compiles(in_all_types: str, arch: str) -> None:
     file = executed(in_all_types)

@@ -41,7 +41,7 @@ NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py"))
 #: Of these the kernels take the epilogues of their layers, of one layer and of a sequence.
 WITH_EPILOGUES = ("residual_3d", "dcgan")
 #: A file is written in seconds: of all examples, which do much the same, the same few in every test.
-rotates = pytest.mark.rotates(5, by="name", always=("strided_dilated",))
+rotates = pytest.mark.rotates(10, by="name", always=("strided_dilated",))
 
 
 def of_every_example(test: Callable[..., None]) -> Callable[..., None]:
@@ -148,7 +148,7 @@ def test_committed_examples_are_up_to_date(texts: dict[str, str], name: str) -> 
     )
 
 
-@pytest.mark.rotates(6, by="name", always=("strided_dilated",))  # whose planned kernel spills
+@pytest.mark.rotates(12, by="name", always=("strided_dilated",))  # whose planned kernel spills
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "unet"])
 def test_committed_examples_have_kernels_that_do_not_spill(name: str) -> None:
     """What is planned may; asking NVRTC of all of them takes long."""
@@ -308,7 +308,7 @@ NAMED = """
 """
 
 
-@pytest.mark.rotates(9)
+@pytest.mark.rotates(18)
 @pytest.mark.parametrize(
     ("names", "kernels"),
     [
@@ -343,7 +343,7 @@ def test_no_line_is_too_long(texts: dict[str, str], name: str) -> None:
     assert not [line for line in text.splitlines() if len(line) > 120]
 
 
-@pytest.mark.rotates(6)
+@pytest.mark.rotates(12)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_kernels_take_what_the_librarys_take(name: str) -> None:
     """Spilled bytes are the same, registers to two, and code is as long to a thirtieth.

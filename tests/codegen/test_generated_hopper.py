@@ -25,7 +25,7 @@ from tconv.sandbox.cut import cut_of, launch_of
 from tconv.sandbox.emulated import ask
 from tconv.sandbox.trace import Trace, TracedLayer
 
-pytestmark = pytest.mark.rotates(2)  # each takes seconds
+pytestmark = pytest.mark.rotates(4)  # each takes seconds
 
 MODEL = """
     import torch
@@ -174,7 +174,7 @@ def test_as_many_blocks_as_a_gpu_has_multiprocessors(
         assert multiprocessors // 2 < grid <= multiprocessors
 
 
-@pytest.mark.rotates(2)
+@pytest.mark.rotates(4)
 def test_the_text_compiles(file: Namespace) -> None:
     source = file["_CUDA"]["wgmma"]
     assert list(file["_CUDA"]) == ["wgmma"]
@@ -188,7 +188,7 @@ def _rounded(problem: Problem, x: torch.Tensor, weight: torch.Tensor, bias: torc
     return exact.to(x.dtype)
 
 
-@pytest.mark.rotates(4)
+@pytest.mark.rotates(8)
 @pytest.mark.parametrize(
     ("name", "batch", "sizes", "any_size"),
     [

@@ -18,7 +18,7 @@ from codegen_helpers import Namespace, executed, function_of, generated_text, la
 from torch import nn
 
 #: Where a test does not say that PyTorch runs a call, the files' kernels do.
-pytestmark = [pytest.mark.filterwarnings("error:PyTorch runs"), pytest.mark.rotates(2)]
+pytestmark = [pytest.mark.filterwarnings("error:PyTorch runs"), pytest.mark.rotates(4)]
 
 Both = Callable[..., tuple[Namespace, Namespace]]
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tconv.sandbox.emulated import install
 
-pytestmark = pytest.mark.rotates(3)
+pytestmark = pytest.mark.rotates(6)
 
 MODEL = """
     import torch

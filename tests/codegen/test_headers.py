@@ -89,7 +89,7 @@ def test_other_letters_are_refused() -> None:
 # ---- constants -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.rotates(36)
+@pytest.mark.rotates(72)
 @pytest.mark.parametrize("name", ON_TENSOR_CORES)
 def test_constants_are_the_compilers(name: str) -> None:
     kernel = INSTANCES[name].kernel
@@ -118,7 +118,7 @@ def test_a_constant_that_kernels_disagree_on_is_not_known() -> None:
     assert together.items() <= alone.items()
 
 
-@pytest.mark.rotates(36)
+@pytest.mark.rotates(72)
 @pytest.mark.parametrize("name", INSTANCES)
 def test_the_planners_constants_are_worked_out(name: str) -> None:
     """From the headers' text alone."""
@@ -347,7 +347,7 @@ def test_structs_of_one_array() -> None:
 # ---- all of it -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.rotates(12)
+@pytest.mark.rotates(24)
 @pytest.mark.parametrize("name", FOLDED)
 def test_a_folded_kernel_is_the_librarys(name: str) -> None:
     """Instruction by instruction, alone and beside another of its family."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from tconv.codegen import runtime
 
-pytestmark = pytest.mark.rotates(3)
+pytestmark = pytest.mark.rotates(6)
 
 MODEL = """
     import torch
@@ -305,7 +305,7 @@ PLANTED = {
 }
 
 
-@pytest.mark.rotates(3)
+@pytest.mark.rotates(6)
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_mistake_is_caught(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     right, wrong, change = PLANTED[name]

@@ -65,7 +65,7 @@ FUNCTIONS: list[Callable[[Tensor, Tensor, Tensor], Tensor]] = [
 
 
 #: Each writes a file.
-rotates = pytest.mark.rotates(8)
+rotates = pytest.mark.rotates(16)
 
 
 def of_body(body: str) -> str:

@@ -101,7 +101,7 @@ def results(text: str, samples: int, inputs: list[Tensor], dtype: torch.dtype) -
         return seen, [model(*inputs), model.up(inputs[0])]
 
 
-@pytest.mark.rotates(12)
+@pytest.mark.rotates(24)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize(("samples", "batch"), [(16, 35), (17, 35), (31, 32), (32, 33), (47, 48), (16, 16), (40, 35)])
 @pytest.mark.parametrize("name", ["MODEL", "EPILOGUE", "JOINED"])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from fuse_helpers import FIRST_LINE, fused_of, programs_of, results, same, written
 
-pytestmark = pytest.mark.rotates(6)
+pytestmark = pytest.mark.rotates(12)
 
 #: A forward pass, what its kernels compute behind `self.up`, and a part of what is said where nothing fuses, with lines
 #: counted from the first one of the body. Inputs wider than the sample's take other branches.

@@ -42,7 +42,7 @@ THREES = by_threes()
 
 def of_three(test: Any) -> Any:
     """By their scope, tests of the same instances run one after the other: their texts are made once, in seconds."""
-    return pytest.mark.rotates(384, by="first")(pytest.mark.parametrize("first", THREES, scope="module")(test))
+    return pytest.mark.rotates(768, by="first")(pytest.mark.parametrize("first", THREES, scope="module")(test))
 
 
 def named(kernels: Sequence[Kernel[Any]]) -> list[Written]:
@@ -78,7 +78,7 @@ def test_the_text_tells_the_launches(first: str) -> None:
         tells_the_launch(name, kernels_of(first), number)
 
 
-@pytest.mark.rotates(144)
+@pytest.mark.rotates(288)
 @pytest.mark.parametrize("name", FOLDED)
 def test_a_folded_text_tells_the_launch(name: str) -> None:
     tells_the_launch(name, [beside(name), INSTANCES[name].kernel], 1)
@@ -96,7 +96,7 @@ def tells_the_launch(name: str, kernels: Sequence[Kernel[Any]], number: int) -> 
     assert (how.preparation, how.inputs, how.too_far) == (expected.preparation, expected.inputs, False)
 
 
-@pytest.mark.rotates(864)
+@pytest.mark.rotates(1728)
 @pytest.mark.parametrize("name", PROGRAMMED)
 def test_a_whole_text_with_a_program_computes_the_same(name: str) -> None:
     instance = PROGRAMMED[name]
@@ -163,7 +163,7 @@ def test_a_constant_stands_behind_those_that_it_is_computed_by() -> None:
     assert text.index("kHeightPadding = ") < text.index("= kHeightPadding")
 
 
-@pytest.mark.rotates(3)
+@pytest.mark.rotates(6)
 @pytest.mark.parametrize("family", list(FAMILIES))
 def test_a_whole_text_is_the_same_each_time_and_names_no_header(family: str) -> None:
     kernels = [INSTANCES[name].kernel for name in EVALUATED if INSTANCES[name].kernel.family == family][::40]

@@ -111,7 +111,7 @@ extern "C" __global__ void leavers(int* y) {
 """
 
 
-@pytest.mark.rotates(6)
+@pytest.mark.rotates(9)
 @pytest.mark.parametrize(("mode", "fibers"), SETTINGS)
 def test_block_reduction(mode: Mode, fibers: Fibers) -> None:
     x = torch.linspace(-3, 5, 300)

@@ -114,7 +114,7 @@ def ring(
 RIGHT = torch.arange(32.0 * ROUNDS).view(ROUNDS, 32).flip(1).flatten()
 
 
-@pytest.mark.rotates(12)
+@pytest.mark.rotates(18)
 @pytest.mark.parametrize("copies", COPIES)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("mode", ["plain", "address", "thread"])

@@ -77,7 +77,7 @@ def test_other_types_stay_as_they_are() -> None:
     assert in_float32(torch.sum, x.double()).dtype == torch.float64
 
 
-@pytest.mark.rotates(3)
+@pytest.mark.rotates(6)
 @pytest.mark.parametrize("cast", [".half()", ".bfloat16()"])
 @pytest.mark.parametrize("size", [24, 12, 3])
 def test_sums_in_16_bits_are_refused_however_the_channels_are_split(

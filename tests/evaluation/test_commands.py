@@ -30,7 +30,7 @@ from tconv.evaluation.verdict import AsCalled, Check, Series, Timing, Verdict
 from tconv.sandbox.worker import Workshop
 
 #: Each starts processes.
-pytestmark = pytest.mark.rotates(3)
+pytestmark = pytest.mark.rotates(6)
 
 Writer = Callable[[str, str], Path]
 CORPUS = Path(__file__).parents[1] / "corpus"

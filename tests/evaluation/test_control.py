@@ -127,7 +127,7 @@ def as_candidate(model: str) -> str:
     return model.replace("class Model(", "class ModelNew(")
 
 
-@pytest.mark.rotates(6)
+@pytest.mark.rotates(12)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_beside_its_own_class_is_equal(workshop: Workshop, write: Write, name: str) -> None:
     model = text(*MODELS[name])

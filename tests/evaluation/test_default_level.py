@@ -11,7 +11,7 @@ from tconv.evaluation.files.judge import judge
 from tconv.sandbox.worker import Workshop
 
 Writer = Callable[[str, str], Path]
-pytestmark = pytest.mark.rotates(12)
+pytestmark = pytest.mark.rotates(24)
 
 FILE = """
 import torch

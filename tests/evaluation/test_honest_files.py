@@ -10,7 +10,7 @@ from strict import judge
 
 from tconv.sandbox.worker import Workshop
 
-pytestmark = pytest.mark.rotates(10)
+pytestmark = pytest.mark.rotates(20)
 
 HEAD = "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n"
 EPILOGUE = "\ndef get_inputs():\n    return [torch.randn(3, 4, 8, 8)]\n"

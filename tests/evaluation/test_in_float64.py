@@ -93,7 +93,7 @@ COMPARED = {
 }
 
 
-@pytest.mark.rotates(8)
+@pytest.mark.rotates(16)
 @pytest.mark.parametrize("name", COMPARED)
 def test_models_that_are_compared_with_float64(
     name: str, workshop: Workshop, write: Callable[[str, str], Path]
@@ -135,7 +135,7 @@ def get_inputs():
 """
 
 
-@pytest.mark.rotates(8)
+@pytest.mark.rotates(16)
 @pytest.mark.parametrize("wrong", ["", "+ (x.detach() - x) * 0.05"])
 def test_rounded_operands_move_gradients_over_kinks(
     wrong: str, workshop: Workshop, write: Callable[[str, str], Path]

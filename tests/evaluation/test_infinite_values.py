@@ -11,7 +11,7 @@ from strict import judge
 from tconv.evaluation.files.replacement.infinite_values import NAME
 from tconv.sandbox.worker import Workshop
 
-pytestmark = pytest.mark.rotates(18)
+pytestmark = pytest.mark.rotates(36)
 MODEL = """
 import torch
 import torch.nn as nn

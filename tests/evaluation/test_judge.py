@@ -14,7 +14,7 @@ from tconv.evaluation.report import Report
 from tconv.sandbox.model_file import ModelFileError
 from tconv.sandbox.worker import Workshop
 
-pytestmark = pytest.mark.rotates(2)  # each takes seconds
+pytestmark = pytest.mark.rotates(4)  # each takes seconds
 
 Writer = Callable[[str, str], Path]
 CORPUS = Path(__file__).parents[1] / "corpus"
@@ -81,7 +81,7 @@ def test_the_corpus_is_what_these_tests_know() -> None:
     assert len(HONEST) >= 30 and {*OWN_ARITHMETIC, *CALLS_PYTORCH} <= set(HONEST)
 
 
-@pytest.mark.rotates(32)
+@pytest.mark.rotates(64)
 @pytest.mark.parametrize("name", HONEST)
 def test_an_honest_candidate_is_equal(workshop: Workshop, name: str) -> None:
     report = judged(workshop, "model", f"honest_{name}", vary=name in OWN_ARITHMETIC)
@@ -94,7 +94,7 @@ def test_an_honest_candidate_is_equal(workshop: Workshop, name: str) -> None:
     assert bool(report.verdict.operators) == (name in CALLS_PYTORCH), report.verdict.operators
 
 
-@pytest.mark.rotates(16)
+@pytest.mark.rotates(32)
 def test_a_compiled_candidate_is_equal(workshop: Workshop, write: Writer) -> None:
     candidate = write(
         "candidate.py", CANDIDATE.format(forward="return _up(x, self.conv_transpose2d.weight)") + COMPILED
@@ -110,7 +110,7 @@ def test_a_wrong_candidate_is_refused_with_its_reason(workshop: Workshop, name: 
     assert WRONG[name] in report.reasons[0]
 
 
-@pytest.mark.rotates(24)
+@pytest.mark.rotates(48)
 @pytest.mark.parametrize("name", RIGHT_BY_DEFAULT)
 def test_what_is_right_by_default_is_refused_with_other_arguments(workshop: Workshop, name: str) -> None:
     report = judged(workshop, "plain", f"wrong_{name}", vary=True)
@@ -244,7 +244,7 @@ class ModelNew(Model):
 """
 
 
-@pytest.mark.rotates(3)
+@pytest.mark.rotates(6)
 @pytest.mark.parametrize(
     ("method", "reason"),
     [

@@ -113,7 +113,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, name, count)
 
 
-@pytest.mark.rotates(6)
+@pytest.mark.rotates(12)
 @pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize(("batch", "length", "times"), [(64, 64, 2), (1, 256, 6.5)])
 def test_a_layer_takes_its_input_and_its_output(batch: int, length: int, times: float) -> None:

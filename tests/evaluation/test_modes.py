@@ -13,7 +13,7 @@ from tconv.evaluation.files.results.state import randomised
 from tconv.evaluation.report import Report
 from tconv.sandbox.worker import Workshop
 
-pytestmark = pytest.mark.rotates(18)
+pytestmark = pytest.mark.rotates(36)
 
 Writer = Callable[[str, str], Path]
 MODEL = """

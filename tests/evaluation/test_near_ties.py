@@ -263,7 +263,7 @@ def as_candidate(model: str, old: str, new: str) -> str:
     return model.replace(old, new).replace("class Model(", "class ModelNew(")
 
 
-@pytest.mark.rotates(6)
+@pytest.mark.rotates(12)
 @pytest.mark.parametrize("name", SELECTIONS)
 def test_what_another_order_of_sums_tips_over_is_equal(workshop: Workshop, write: Write, name: str) -> None:
     model = HEAD.format(dtype="torch.float64", body=FINE + SELECTIONS[name])
@@ -272,7 +272,7 @@ def test_what_another_order_of_sums_tips_over_is_equal(workshop: Workshop, write
     assert report.equal, report.reasons
 
 
-@pytest.mark.rotates(8)
+@pytest.mark.rotates(16)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", WRONG)
 def test_what_is_further_off_than_rounding_is_not_equal(

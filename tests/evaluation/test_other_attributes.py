@@ -61,7 +61,7 @@ def judged(candidate: dict[str, str], behind: str, workshop: Workshop, write: Wr
 
 
 #: What stands behind takes one size of a layer's output alone.
-@pytest.mark.rotates(4)
+@pytest.mark.rotates(8)
 @pytest.mark.parametrize("behind", ["", " + torch.ones(17, 13)"])
 @pytest.mark.parametrize(
     ("candidate", "names"),

@@ -12,7 +12,7 @@ from tconv.evaluation.files.replacement.other_inputs import NAME
 from tconv.evaluation.report import Report
 from tconv.sandbox.worker import Workshop
 
-pytestmark = pytest.mark.rotates(18)
+pytestmark = pytest.mark.rotates(36)
 Writer = Callable[[str, str], Path]
 #: Two layers, or one.
 MODEL = """

@@ -11,7 +11,7 @@ from strict import judge
 from tconv.sandbox.model_file import ModelFileError
 from tconv.sandbox.worker import Workshop
 
-pytestmark = pytest.mark.rotates(24)
+pytestmark = pytest.mark.rotates(48)
 FILE = """
 import torch
 import torch.nn as nn

@@ -45,7 +45,7 @@ class ModelNew(Model):
 """
 
 
-@pytest.mark.rotates(6)
+@pytest.mark.rotates(12)
 @pytest.mark.parametrize(
     ("result", "change", "reason"),
     [

@@ -12,7 +12,7 @@ from tconv.evaluation.report import Report
 from tconv.sandbox.worker import Workshop
 
 Writer = Callable[[str, str], Path]
-pytestmark = pytest.mark.rotates(24)
+pytestmark = pytest.mark.rotates(48)
 
 FILE = """
 import random, threading

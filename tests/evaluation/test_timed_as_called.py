@@ -13,7 +13,7 @@ from tconv.evaluation.report import Report
 from tconv.evaluation.timing import Called
 from tconv.evaluation.verdict import AsCalled, Timing
 
-pytestmark = pytest.mark.rotates(6)
+pytestmark = pytest.mark.rotates(12)
 
 MODEL = """
 import torch

@@ -15,7 +15,7 @@ from tconv.evaluation.files.timing.timed_call import TimedCall
 from tconv.evaluation.report import Report
 from tconv.evaluation.timing import Measured
 
-pytestmark = pytest.mark.rotates(18)
+pytestmark = pytest.mark.rotates(36)
 
 #: More calls than a comparison makes, and far fewer than timing does.
 MANY = 30

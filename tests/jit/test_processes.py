@@ -59,7 +59,7 @@ def _run(script: str, directory: Path) -> subprocess.CompletedProcess[str]:
     return done
 
 
-@pytest.mark.rotates(3)
+@pytest.mark.rotates(4)
 def test_two_dozen_processes_on_a_cold_cache(cache_directory: Path, kernel: Kernel) -> None:
     _run(
         """
@@ -182,7 +182,7 @@ for turn in range(20):
     )
 
 
-@pytest.mark.rotates(3)
+@pytest.mark.rotates(4)
 def test_fork_after_import_and_after_the_first_use(cache_directory: Path) -> None:
     _run(
         """

@@ -47,7 +47,7 @@ def check(name: str, arch: str) -> None:
         assert not [line for line in log.splitlines() if any(word in line for word in GIVEN_UP)]
 
 
-@pytest.mark.rotates(120)
+@pytest.mark.rotates(180)
 @of_archs(*ARCHS)
 def test_instance_compiles(name, arch):
     check(name, arch)

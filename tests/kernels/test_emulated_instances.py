@@ -15,7 +15,7 @@ from tconv.planner.plan import tile_fields
 from tconv.problem import TF32
 
 #: Those that mutations name show mistakes best: of them one in two. The sanitizers see them with their mutations.
-rotates = pytest.mark.rotates(180, by="name", always=frozenset(sorted(NAMED)[::2]))
+rotates = pytest.mark.rotates(270, by="name", always=frozenset(sorted(NAMED)[::2]))
 
 
 @rotates
@@ -49,7 +49,7 @@ def test_copies_that_land_at_once_change_nothing(name):
     assert torch.equal(emulate(instance, tensors, copies="eager"), emulate(instance, tensors))
 
 
-@pytest.mark.rotates(180, by="name")
+@pytest.mark.rotates(270, by="name")
 @pytest.mark.parametrize("mode", ["address", "thread"])
 @pytest.mark.parametrize("name", INSTANCES)
 def test_is_clean_under_sanitizers(name, mode):

@@ -91,13 +91,13 @@ def one_block_tile_a_block(problem):
     return MMA.plan_with(problem, kernel, replace(Gpu.h200(), multiprocessors=2**28))
 
 
-@pytest.mark.rotates(12)
+@pytest.mark.rotates(18)
 @pytest.mark.parametrize("name", HUGE)
 def test_chosen_blocks_of_huge_problems(name):
     assert chosen_blocks_are_right(DIRECT.plan(HUGE[name], Gpu.h200()))
 
 
-@pytest.mark.rotates(12)
+@pytest.mark.rotates(18)
 @pytest.mark.parametrize("name", ["input and output", "a plane of the output", "a plane of the input", "positions"])
 def test_chosen_blocks_on_tensor_cores(name):
     assert chosen_blocks_are_right(one_block_tile_a_block(HUGE[name]))

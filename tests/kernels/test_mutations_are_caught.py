@@ -25,7 +25,7 @@ def test_mutations_are_of_the_kernels_text(family):
     assert {name: count for name, count in counts.items() if count != 1} == {}, "adapt them to the kernel"
 
 
-@pytest.mark.rotates(48)
+@pytest.mark.rotates(72)
 @pytest.mark.parametrize(
     ("family", "mutation"), [(family, mutation) for family in BY_FAMILY for mutation in BY_FAMILY[family]]
 )

@@ -64,7 +64,7 @@ def written_too_early(code: str) -> list[str]:
     return found
 
 
-@pytest.mark.rotates(96)
+@pytest.mark.rotates(144)
 @pytest.mark.parametrize("name", [name for name, i in INSTANCES.items() if i.kernel.family == "wgmma"])
 def test_opcodes(name: str, tmp_path: Path) -> None:
     kernel = INSTANCES[name].kernel
@@ -84,7 +84,7 @@ def test_opcodes(name: str, tmp_path: Path) -> None:
     assert code["HMMA"] == code["STL"] == code["LDL"] == 0
 
 
-@pytest.mark.rotates(48)
+@pytest.mark.rotates(72)
 @pytest.mark.parametrize("name", [name for name, i in INSTANCES.items() if i.kernel.family == "col2im_wgmma"])
 def test_products_keep_the_registers_that_they_read(name: str, tmp_path: Path) -> None:
     """Compilers do not keep them where products are on their way from one turn of a loop to the next."""

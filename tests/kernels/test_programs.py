@@ -17,7 +17,7 @@ from tconv.pointwise.program import parse
 EXACT = [name for name in PROGRAMMED if not name.endswith("mish")]
 
 
-@pytest.mark.rotates(144, by="name", always=NAMED)
+@pytest.mark.rotates(216, by="name", always=NAMED)
 @pytest.mark.parametrize("name", PROGRAMMED)
 def test_equals_float64_in_every_order(name):
     instance = PROGRAMMED[name]
@@ -27,7 +27,7 @@ def test_equals_float64_in_every_order(name):
     assert all(torch.equal(results[0], other) for other in results[1:]), "the order of threads shows in the result"
 
 
-@pytest.mark.rotates(144, by="name")
+@pytest.mark.rotates(216, by="name")
 @pytest.mark.parametrize("name", EXACT)
 def test_is_exact_on_integers(name):
     """And so shows that sums are rounded once, behind the program: integers in between may need more bits."""
@@ -38,7 +38,7 @@ def test_is_exact_on_integers(name):
     assert torch.equal(emulate(instance, tensors), exact.to(tensors.x.dtype))
 
 
-@pytest.mark.rotates(144, by="name")
+@pytest.mark.rotates(216, by="name")
 @pytest.mark.parametrize("mode", ["address", "thread"])
 @pytest.mark.parametrize("name", PROGRAMMED)
 def test_is_clean_under_sanitizers(name, mode):
@@ -47,7 +47,7 @@ def test_is_clean_under_sanitizers(name, mode):
     assert worst(instance.problem, tensors, emulate(instance, tensors, mode=mode)) <= 1
 
 
-@pytest.mark.rotates(144)
+@pytest.mark.rotates(216)
 @pytest.mark.parametrize(
     ("name", "arch"),
     [

@@ -53,7 +53,7 @@ def emulate(
     return seen(y, problem, last)
 
 
-@pytest.mark.rotates(48)
+@pytest.mark.rotates(72)
 @pytest.mark.parametrize("order", ["ascending", "random"])
 @pytest.mark.parametrize("name", SLICED)
 def test_it_is_right(name: str, order: Order) -> None:
@@ -62,7 +62,7 @@ def test_it_is_right(name: str, order: Order) -> None:
     assert worst(instance.problem, tensors, emulate(instance, tensors, order=order)) <= 1
 
 
-@pytest.mark.rotates(96)
+@pytest.mark.rotates(144)
 @pytest.mark.parametrize("mode", ["address", "thread"])
 @pytest.mark.parametrize("name", SLICED)
 def test_it_stays_in_bounds_and_has_no_races(name: str, mode: Mode) -> None:

@@ -17,7 +17,7 @@ from tconv.jit import loader
 from tconv.planner import Gpu
 
 #: Each compiles by Inductor, without its caches.
-pytestmark = pytest.mark.rotates(12)
+pytestmark = pytest.mark.rotates(18)
 
 
 @pytest.fixture(autouse=True)

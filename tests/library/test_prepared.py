@@ -16,7 +16,7 @@ from tconv import compiler, ops, routes
 from tconv.jit import loader
 
 #: Each compiles by Inductor, without its caches.
-pytestmark = pytest.mark.rotates(15)
+pytestmark = pytest.mark.rotates(22)
 
 CALL = ([2, 2], [0, 0], [0, 0], 1, [1, 1])
 FREEZING = {"freezing": True}

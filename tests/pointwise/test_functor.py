@@ -75,7 +75,7 @@ def check(got: torch.Tensor, text: str, x: torch.Tensor, other: torch.Tensor, pr
         assert torch.equal(got.isnan(), expected.isnan())
 
 
-@pytest.mark.rotates(16)
+@pytest.mark.rotates(24)
 @pytest.mark.parametrize("precision", _NEAR)
 @pytest.mark.parametrize("text", TEXTS)
 def test_equals_pytorch(text: str, precision: Precision) -> None:

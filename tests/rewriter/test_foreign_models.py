@@ -15,7 +15,7 @@ from tconv.sandbox.model_file import ModelFileError
 pytestmark = [
     pytest.mark.skipif(torch.cuda.is_available(), reason="these say what happens without a GPU"),
     pytest.mark.usefixtures("one_workshop"),
-    pytest.mark.rotates(18),
+    pytest.mark.rotates(36),
 ]
 
 #: A model whose forward is BODY, under the imports IMPORTS.
@@ -407,7 +407,7 @@ def test_weights_drawn_by_numpy(model_file: Write) -> None:
     assert optimized(model_file(text)).written
 
 
-@pytest.mark.rotates(4)
+@pytest.mark.rotates(8)
 def test_a_model_that_makes_float32_of_its_own_may_round_to_tf32(model_file: Write) -> None:
     text = model("", "return self.up(100 * F.conv_transpose2d(x.float(), self.weight))")
     text = text.replace("randn(3, 4, 2, 2)", "randn(64, 4, 2, 2)").replace("rand(2, 3, 4, 4)", "rand(2, 64, 8, 8)")

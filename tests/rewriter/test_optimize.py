@@ -43,7 +43,7 @@ from tconv.sandbox.model_file import ModelFileError, load
 from tconv.sandbox.trace import trace
 
 pytestmark = [
-    pytest.mark.rotates(4),  # each takes seconds
+    pytest.mark.rotates(8),  # each takes seconds
     pytest.mark.skipif(torch.cuda.is_available(), reason="these say what happens without a GPU"),
     pytest.mark.usefixtures("one_workshop"),
 ]
@@ -141,7 +141,7 @@ def request_for(model: Path, **options: object) -> Request:
     return Request(model, model.with_name("out.py"), **options)  # type: ignore[arg-type]
 
 
-@pytest.mark.rotates(6)
+@pytest.mark.rotates(12)
 def test_a_model_that_nobody_can_judge_is_written_and_says_so(model_file: Write) -> None:
     model = model_file(NEVER_THE_SAME)
     outcome = optimize(request_for(model))

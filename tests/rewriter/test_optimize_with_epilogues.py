@@ -22,7 +22,7 @@ from tconv.rewriter.outcome import Outcome, Request, to_dict
 from tconv.rewriter.run import optimize
 
 pytestmark = [
-    pytest.mark.rotates(18),
+    pytest.mark.rotates(36),
     pytest.mark.skipif(torch.cuda.is_available(), reason="these say what happens without a GPU"),
     pytest.mark.usefixtures("one_workshop"),
 ]

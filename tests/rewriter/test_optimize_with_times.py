@@ -33,7 +33,7 @@ from tconv.sandbox.worker import Workshop
 from tconv.tuning.jobs import Job
 from tconv.tuning.measure import Answer
 
-pytestmark = pytest.mark.rotates(2)  # each takes seconds
+pytestmark = pytest.mark.rotates(4)  # each takes seconds
 
 EQUAL = Verdict((Check("pooled error", True, 1e-7, 2e-7),))
 UNEQUAL = Verdict((Check("pooled error", False, 1.0, 2e-7, "wrong"),))

@@ -23,7 +23,7 @@ from tconv.sandbox.emulated import install
 from tconv.sandbox.model_file import load
 from tconv.sandbox.trace import trace
 
-pytestmark = pytest.mark.rotates(2)  # each takes seconds
+pytestmark = pytest.mark.rotates(4)  # each takes seconds
 
 H200 = Gpu.h200()
 MODEL = """
