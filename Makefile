@@ -50,7 +50,7 @@ test-gpu: $(TEST_STAMP)
 
 lint: $(TEST_STAMP)
 	$(bin)/python -m ruff check
-	$(bin)/python -m mypy
+	$(bin)/python -m mypy --num-workers 2
 
 compat: $(TEST_STAMP)
 	$(bin)/python -m pytest -n 2 -m compat
