@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from results import Results, environment, load, save
 from runs import parser
+from small import in_a_graph
 from torch import Tensor, nn
 
 import tconv
@@ -154,27 +155,9 @@ def difference(ours: Any, theirs: Any) -> float:
     return max(float((a - b).abs().max() / b.abs().max().clamp_min(1e-30)) for a, b in pairs)
 
 
-def in_graph(model: nn.Module, inputs: tuple[Tensor, ...]) -> Callable[[], Any]:
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(_WARM):
-            model(*inputs)
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        output = model(*inputs)
-
-    def replay() -> Any:
-        graph.replay()
-        return output
-
-    return replay
-
-
 def calls_of(way: str, model: nn.Module, inputs: tuple[Tensor, ...], ours: bool) -> Callable[[], Any]:
     if way == "graph":
-        return in_graph(model, inputs)
+        return in_a_graph(lambda: model(*inputs))
     if way == "compiled":
         model = torch.compile(model, backend=backend if ours else "inductor")  # type: ignore[assignment]
     return lambda: model(*inputs)

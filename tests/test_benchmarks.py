@@ -548,7 +548,7 @@ def test_models_that_no_graph_takes_say_why(script: Script, monkeypatch: pytest.
     def refuses(*_: object) -> None:
         raise RuntimeError("operation not permitted when stream is capturing\nand more")
 
-    monkeypatch.setattr(models, "in_graph", refuses)
+    monkeypatch.setattr(models, "in_a_graph", refuses)
     found = models.measure(lambda: (torch.nn.ConvTranspose1d(2, 2, 2), (torch.rand(1, 2, 5),)), ["graph"])
     assert found["ways"] == {"graph": {"why_not": "operation not permitted when stream is capturing"}}
 

@@ -17,6 +17,7 @@ from torch.autograd import forward_ad
 
 from tconv.errors import Unsupported
 from tconv.memory import CHANNELS_LAST_FORMATS
+from tconv.metadata import has_memory
 from tconv.planner import FAMILIES, Gpu, Plan, Unplannable, choose
 from tconv.planner.choice import reads_channels_last, was_slower, why_pytorch
 from tconv.planner.tuned import Answers
@@ -148,6 +149,8 @@ def _check_kinds(tensors: dict[str, Tensor], *, anywhere: bool) -> None:
             raise _Refused(f"{name} is {_name(tensor.dtype)} and input {_name(input.dtype)}")
         if tensor.is_neg():
             raise _Refused(f"{name} is a lazily negated view")
+        if not has_memory(tensor):
+            raise _Refused(f"{name} is a wrapper that escaped from a transform of torch.func")
         if anywhere:
             continue
         if not tensor.is_cuda:

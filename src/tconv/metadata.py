@@ -22,6 +22,11 @@ def alike(*tensors: Tensor) -> Callable[..., bool]:
     return guards.check
 
 
+def has_memory(tensor: Tensor) -> bool:
+    """Whether a tensor has memory of its own: not the wrapper of a transform of torch.func, though that has ended."""
+    return not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+
+
 def never(*tensors: Tensor) -> bool:
     """Says that no tensors are like others."""
     return False

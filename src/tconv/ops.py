@@ -12,21 +12,12 @@ from typing import Any
 
 import torch
 from torch import _C, Tensor
-from torch._functorch.utils import unwrap_dead_wrappers
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from tconv.dispatch import PRECISION_OF, decide, passing_mode, result_format
 from tconv.pointwise.evaluate import evaluate
 from tconv.pointwise.program import parse
-from tconv.routes import (
-    as_list,
-    find_route,
-    fused,
-    layer_gradients,
-    plain_route,
-    result_shape,
-    run,
-)
+from tconv.routes import as_list, find_route, fused, layer_gradients, plain_route, result_shape, run
 from tconv.weights import FrozenWeights
 
 _log = logging.getLogger("tconv")
@@ -66,8 +57,6 @@ def conv_transpose(
         return native(input, weight, bias, *arguments)
     if _C._len_torch_dispatch_stack():
         return _traced(dims, input, weight, bias, arguments)
-    # What escaped from a transform that has ended has no memory but that of what it wraps.
-    input, weight, bias = unwrap_dead_wrappers((input, weight, bias))
     cast = autocast(input, weight, bias)
     casts, batched = torch.is_autocast_enabled("cuda"), input.dim() != dims + 1
     route = find_route(dims, *cast, arguments, plain=batched and not casts)

@@ -11,7 +11,7 @@ from tconv import routes
 from tconv.errors import Unsupported
 from tconv.explanation import explain
 from tconv.memory import VECTOR_BYTES
-from tconv.metadata import alike, never
+from tconv.metadata import alike, has_memory, never
 from tconv.modules import Layer, call_arguments, parameters_of
 
 
@@ -39,7 +39,6 @@ class PreparedCall:
         self._strides = weight.stride()
         self._result = torch.Size(route.output_shape), like.dtype, like.device
         self._format = route.memory_format if route.directly else torch.contiguous_format
-        self._launch = route.launch
         #: Of the tensors accepted last, without `out` and with it: how many, what tells others like them, and whether
         #: one requires a gradient.
         self._accepted: list[tuple[int, Callable[..., bool], bool]] = [(0, never, False)] * 2
@@ -76,7 +75,7 @@ class PreparedCall:
         if requires_grad and torch.is_grad_enabled():
             raise RuntimeError("a prepared call takes no part in gradients: call it under torch.no_grad()")
         copy = None if layer.frozen is None else layer.frozen.copy(self._route.launcher, weight, weight)
-        return self._launch(input, weight, bias, 0 if copy is None else copy.address, (), out)
+        return self._route.launch(input, weight, bias, 0 if copy is None else copy.address, (), out)
 
     def _check(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> None:
         if (_kind(input), _kind(weight), _kind(bias)) != self._kinds or not self._reads(input):
@@ -90,7 +89,8 @@ class PreparedCall:
             raise ValueError(f"got out= of {_named(out)}; it takes {self._result}, {self._format}")
 
     def _reads(self, input: Tensor) -> bool:
-        return type(input) is Tensor and input.is_contiguous(memory_format=self._format) and not input.is_neg()
+        lies = type(input) is Tensor and input.is_contiguous(memory_format=self._format)
+        return lies and not input.is_neg() and has_memory(input)
 
     def _differs(self, *tensors: Tensor | None) -> str:
         for name, tensor, kind in zip(("input", "weight", "bias"), tensors, self._kinds, strict=True):

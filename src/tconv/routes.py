@@ -25,7 +25,7 @@ from tconv.dispatch import Decision, decide
 from tconv.errors import InvalidProgram
 from tconv.jit.allocation import empty
 from tconv.memory import VECTOR_BYTES, aligned
-from tconv.metadata import alike
+from tconv.metadata import alike, has_memory
 from tconv.planner import FAMILIES
 from tconv.planner.choice import reads_channels_last
 from tconv.pointwise.evaluate import shape_of
@@ -143,15 +143,8 @@ def find_route(
     """
     of_parameters = (dims, id(weight), id(bias), epilogue, into) if type(weight) is Parameter else None
     tensors = (input, weight) if bias is None else (input, weight, bias)
-    seen: _Seen
-    for seen in _routes.get(of_parameters, ()):
-        if (
-            all(map(is_, arguments, seen.arguments))
-            and seen.alike(*tensors)
-            and (seen.rounds is None or seen.rounds == allows_tf32())
-            and (seen.plain or not plain)
-        ):
-            return seen.route
+    if (seen := _recognised(of_parameters, tensors, arguments, plain)) is not None:
+        return seen.route
     try:
         of_bias = None if bias is None else _metadata(bias)
         rounds = input.dtype is torch.float32 and allows_tf32()
@@ -185,22 +178,26 @@ def plain_route(
     `alike` compare what autocast, functorch and tracing set, too. Some dispatch modes and forward-mode differentiation
     do not show there.
     """
-    first, second, third, fourth, fifth = arguments
-    for given, rounds, are_alike, route, plain in _routes.get((dims, id(weight), id(bias), "", 0), ()):
+    if forward_ad._current_level >= 0 or _C._len_torch_dispatch_stack():
+        return None
+    tensors = (input, weight) if bias is None else (input, weight, bias)
+    seen = _recognised((dims, id(weight), id(bias), "", 0), tensors, arguments, True)
+    return None if seen is None else seen.route
+
+
+def _recognised(
+    of_parameters: Any, tensors: tuple[Tensor, ...], arguments: tuple[Any, ...], plain: bool
+) -> _Seen | None:
+    """The call like this one that was seen last, of the plain ones alone or of all; None if there is none."""
+    seen: _Seen
+    for seen in _routes.get(of_parameters, ()):
         if (
-            plain
-            and first is given[0]
-            and second is given[1]
-            and third is given[2]
-            and fourth is given[3]
-            and fifth is given[4]
-            and (are_alike(input, weight) if bias is None else are_alike(input, weight, bias))
-            and (rounds is None or rounds == allows_tf32())
-            and forward_ad._current_level < 0
-            and not _C._len_torch_dispatch_stack()
+            (seen.plain or not plain)
+            and all(map(is_, arguments, seen.arguments))
+            and seen.alike(*tensors)
+            and (seen.rounds is None or seen.rounds == allows_tf32())
         ):
-            found: Route = route
-            return found
+            return seen
     return None
 
 
@@ -238,7 +235,8 @@ def _sizes_of(problem: Problem) -> Problem:
 
 
 def _metadata(tensor: Tensor) -> tuple[Any, ...]:
-    return tensor.shape, tensor.stride(), tensor.dtype, tensor.get_device(), type(tensor), tensor.is_neg()
+    kind = type(tensor), tensor.is_neg(), has_memory(tensor)
+    return tensor.shape, tensor.stride(), tensor.dtype, tensor.get_device(), *kind
 
 
 def _plain(argument: Any) -> int | tuple[int, ...]:
@@ -398,7 +396,7 @@ class _ConvTranspose(torch.autograd.Function):
         return (None, None, *layer_gradients(gradient, input, weight, ctx.bias_sizes, ctx.arguments, wanted))
 
 
-#: Function.apply first asks for functorch and for its wrappers, as all who come here have: this saves 3 us.
+#: Function.apply first asks for functorch and for its wrappers, which have no route: this saves 3 us.
 _apply: Callable[..., Any] = super(torch.autograd.Function, _ConvTranspose).apply
 
 

@@ -20,8 +20,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from codegen_helpers import Namespace, executed, function_of, generated_text, launched, planned_layers, silent, told
+from modes import Dispatched
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from tconv.rewriter.pipeline import build
 
@@ -341,24 +341,12 @@ def test_in_a_trace(file: Namespace, elsewhere: str) -> None:
     assert not file["launches"]
 
 
-class Seen(TorchDispatchMode):
-    """Which operators are dispatched."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.names.append(str(func))
-        return func(*args, **(kwargs or {}))
-
-
 def test_under_a_dispatch_mode_it_is_the_files_operator(file: Namespace) -> None:
     x, weight, bias = tensors()
     function = function_of(file, 2)
     plain = function(x, weight, bias, *OPTIONS)
     name = file["_OPERATOR"]._qualname.replace("::", ".")
-    with silent(), Seen() as seen:
+    with silent(), Dispatched() as seen:
         assert torch.equal(function(x, weight, bias, *OPTIONS), plain)
     assert [each for each in seen.names if "conv" in each] == [f"{name}.default"]
     assert len(file["launches"]) == 2, "the operator launches as the call does"
@@ -366,7 +354,7 @@ def test_under_a_dispatch_mode_it_is_the_files_operator(file: Namespace) -> None
 
 def test_in_the_operator_pytorch_runs_what_no_kernel_does(file: Namespace) -> None:
     x, weight, bias = tensors(kernel=5)
-    with told() as said, Seen() as seen:
+    with told() as said, Dispatched() as seen:
         y = function_of(file, 2)(x, weight, bias, *OPTIONS)
     assert torch.equal(y, F.conv_transpose2d(x, weight, bias, *OPTIONS))
     assert len(said) == 1 and "none was made for these arguments" in said[0]
@@ -378,7 +366,7 @@ def test_without_operators_dispatch_modes_see_pytorchs(texts: dict[str, str], mo
     file = executed(texts["fp32"])
     launches = launched(file)
     x, weight, bias = tensors()
-    with told() as said, Seen() as seen:
+    with told() as said, Dispatched() as seen:
         y = function_of(file, 2)(x, weight, bias, *OPTIONS)
     assert torch.equal(y, F.conv_transpose2d(x, weight, bias, *OPTIONS)) and not launches
     assert len(said) == 1 and "a dispatch mode is active" in said[0] and any("convolution" in n for n in seen.names)

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from modes import Dispatched
 from torch import nn
 from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import tconv
 from tconv import routes
@@ -152,18 +152,6 @@ def test_computed_weights_are_looked_up(layer: Any, looked_up: list[torch.Tensor
     assert [tensor is X for tensor in looked_up] == [True, False] * 2, "the input, and a weight that is no parameter"
 
 
-class Watching(TorchDispatchMode):
-    """Lists the operators that it sees."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[str] = []
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.seen.append(str(function))
-        return function(*args, **(kwargs or {}))
-
-
 def test_modes_see_a_warm_call(layer: Any, as_cuda: Any) -> None:
     with torch.no_grad():
         for _ in range(2):
@@ -185,21 +173,33 @@ def test_dispatch_modes_see_a_warm_call_as_one_operator(layer: Any, as_cuda: Any
     with torch.no_grad():
         for _ in range(2):
             layer(X)
-        with Watching() as watching:
+        with Dispatched() as dispatched:
             layer(X)
         graph = make_fx(layer)(X).graph
-    assert "tconv.conv_transpose.default" in watching.seen
+    assert "tconv.conv_transpose.default" in dispatched.names
     assert "tconv.conv_transpose" in str(graph)
 
 
-def test_what_escaped_from_a_transform(layer: Any, looked_up: list[torch.Tensor]) -> None:
-    """A wrapper without memory, which PyTorch's operators take off."""
+def test_what_escaped_from_a_transform_is_pytorchs(layer: Any, as_cuda: Any) -> None:
+    """A wrapper without memory, of what kernels have run before."""
     escaped: list[torch.Tensor] = []
     torch.func.grad(lambda x: escaped.append(x + 1) or x.sum())(X)  # type: ignore[func-returns-value]
+    (x,), tensors = escaped, (layer.weight, layer.bias, 2, 1)
+    call = tconv.prepare(layer, X)
     for gradients in (False, True):
         with torch.set_grad_enabled(gradients):
+            layer(X)
+            launched = len(as_cuda)
             for _ in range(2):
-                near(layer(escaped[0]), layer, X + 1)
+                near(layer(x), layer, X + 1)
+            near(tconv.conv_transpose2d(x, *tensors, epilogue=tconv.Epilogue(lambda y: y * 2)) / 2, layer, X + 1)
+            assert len(as_cuda) == launched
+    out = torch.empty(2, 16, 16, 16)
+    with torch.no_grad():
+        near(tconv.conv_transpose2d(x, *tensors, out=out), layer, X + 1)
+        with pytest.raises(ValueError, match="not plain"):
+            call(x)
+    assert "escaped from a transform" in tconv.explain(layer, x).reason
 
 
 def test_a_gradient_is_asked_for_or_not(layer: Any, looked_up: list[torch.Tensor]) -> None:

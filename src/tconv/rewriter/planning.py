@@ -244,7 +244,7 @@ def _at_other_sizes(
     times: Mapping[Problem, Mapping[str, float]], families: Collection[str], gpu: Gpu
 ) -> tuple[str, ...]:
     """Families for the sizes that the fastest ones do not run: as few besides `families` as are not much slower."""
-    able = [name for name, family in FAMILIES.items() if family.any_size]
+    able = _of_any_size()
     seconds = []
     for problem, of_it in times.items():
         fastest = min((name for name in of_it if name in families), key=of_it.__getitem__, default=None)
@@ -299,6 +299,10 @@ def _in_type(problem: Problem, dtype: str, wanted: Wanted, resolve: Resolve) -> 
     return replace(other, layer=replace(other.layer, precision=resolve(other, wanted)))
 
 
+def _of_any_size() -> list[str]:
+    return [name for name, family in FAMILIES.items() if family.any_size]
+
+
 def _uneven(problem: Problem) -> Problem:
     """The problem at other sizes: some kernels are for axes of one input alone, some for rows that are even."""
     unused = 3 - problem.layer.spatial_dims
@@ -315,8 +319,7 @@ def _any_size(best: Plan, gpu: Gpu, others: Collection[str]) -> list[Plan]:
     uneven, own = _uneven(problem), FAMILIES[best.kernel.family].any_size
     if own and replan(uneven, best.kernel, gpu):
         return []
-    every = [name for name, family in FAMILIES.items() if family.any_size]
-    for families in ([best.kernel.family] * own, others, every):
+    for families in ([best.kernel.family] * own, others, _of_any_size()):
         with suppress(Unplannable):
             found = replan(problem, choose(Question(uneven), gpu, families).kernel, gpu)
             return [] if found is None else [found]

@@ -77,9 +77,9 @@ def instances() -> Iterator[Instance]:
         every = name in IN_EVERY_PRECISION
         for precision in _PRECISIONS if every else (_PRECISIONS[number % len(_PRECISIONS)],):
             problem = case.problem(precision)
-            if why_not_col2im_wgmma(equivalent(problem).layer, 1) is not None:
+            if why_not_col2im_wgmma(problem.layer, 1) is not None:
                 continue
-            tiles = list(_tiles(equivalent(problem), _POSITIONS).items())
+            tiles = list(_tiles(problem, _POSITIONS).items())
             if not every and name not in _ALIGNED:
                 tiles = [tiles[number % len(tiles)]]
             for width, tile in tiles:
@@ -87,7 +87,7 @@ def instances() -> Iterator[Instance]:
     for name, case in _DEEP.items():
         for precision in _DEEP_PRECISIONS:
             problem = case.problem(precision)
-            for width, tile in _tiles(equivalent(problem), _DEEP_POSITIONS).items():
+            for width, tile in _tiles(problem, _DEEP_POSITIONS).items():
                 yield _instance(f"{name}-{precision}-{width}", problem, tile)
 
     for name, (case, phases) in _SOME_PHASES.items():
@@ -103,6 +103,7 @@ def _instance(name: str, problem: Problem, tile: Col2imWgmmaTile) -> Instance:
 
 def _tiles(problem: Problem, positions: int, phases: int = 0) -> dict[str, Col2imWgmmaTile]:
     """By name: whole images, as far as they fit; parts of them, which overlap where taps do; channels_last ones."""
+    problem = equivalent(problem)
     own = of_phases(problem.layer, phases)
     axes, sizes = own.axes, problem.input_size
     halves = [
