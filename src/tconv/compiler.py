@@ -126,17 +126,16 @@ class FuseEpilogues(_LayerPass):
         epilogue = "" if program is None else program.text
         with graph.inserting_before(result):
             prepared = _prepared(graph, call, epilogue)
-            if epilogue or prepared[0]:
-                fused = graph.call_function(_LAYER_WITH_EPILOGUE, (*call, epilogue, operands, *prepared))
-            else:
-                fused = graph.call_function(_LAYER, call)
+            # Without an epilogue, too: gradients are behind us, and the other operator asks for them in each call.
+            fused = graph.call_function(_LAYER_WITH_EPILOGUE, (*call, epilogue, operands, *prepared))
         if program is not None:
             _log.info("%s runs with its epilogue: %s", layer, program)
         _put(result, fused)
 
 
 def _put(old: Node, new: Node) -> None:
-    new.meta.update(old.meta)
+    # What Inductor keeps of the arguments of an operator of ours is not of the new one's.
+    new.meta.update({key: value for key, value in old.meta.items() if key != "eager_input_vals"})
     old.replace_all_uses_with(new)
 
 

@@ -8,6 +8,8 @@ PyTorch's own operator with the caller's tensors, errors included.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -123,8 +125,20 @@ def _aten(input: Tensor, weight: Tensor, bias: Tensor | None, *arguments: Any) -
 
 
 def _cuda(input: Tensor, weight: Tensor, bias: Tensor | None, *arguments: Any) -> Tensor:
-    route = find_route(weight.dim() - 2, input, weight, bias, arguments)
+    route = find_route(weight.dim() - 2, input, weight, bias, _as_before(arguments))
     return _aten(input, weight, bias, *arguments) if route is None else route.launch(input, weight, bias)
+
+
+@lru_cache(maxsize=4096)
+def _the_same(*arguments: Any) -> tuple[Any, ...]:
+    return arguments
+
+
+def _as_before(arguments: Sequence[Any]) -> tuple[Any, ...]:
+    """Arguments of an operator, whose lists are new in every call, as the same objects for equal ones: so calls that
+    were seen are recognised. The schema says that they are integers."""
+    stride, padding, output_padding, groups, dilation = arguments
+    return _the_same(tuple(stride), tuple(padding), tuple(output_padding), groups, tuple(dilation))
 
 
 def _fake(input: Tensor, weight: Tensor, bias: Tensor | None, *arguments: Any) -> Tensor:
@@ -157,7 +171,7 @@ _library.define(
 
 def _cuda_epilogue(input: Tensor, weight: Tensor, bias: Tensor | None, *arguments: Any) -> Tensor:
     *of_layer, epilogue, operands, prepared, layouts = arguments
-    result = fused(weight.dim() - 2, input, weight, bias, tuple(of_layer), epilogue, operands, prepared, layouts)
+    result = fused(weight.dim() - 2, input, weight, bias, _as_before(of_layer), epilogue, operands, prepared, layouts)
     return _aten_epilogue(input, weight, bias, *arguments) if result is None else result
 
 

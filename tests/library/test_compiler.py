@@ -12,7 +12,8 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.fx import Graph
 from torch.nn import functional
 
-from tconv import compiler
+import tconv
+from tconv import compiler, ops
 from tconv.jit import loader
 from tconv.planner import Gpu
 
@@ -22,14 +23,13 @@ pytestmark = pytest.mark.rotates(18)
 
 @pytest.fixture(autouse=True)
 def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """CPU tensors are taken for a GPU's; lists the programs that graphs call, and an empty one for a layer alone."""
+    """CPU tensors are taken for a GPU's; lists the programs that graphs call: an empty one for a layer alone."""
     found: list[str] = []
     of_pass = compiler.FuseEpilogues.__call__
 
     def note(self: compiler.FuseEpilogues, graph: Graph) -> None:
         of_pass(self, graph)
-        names = {compiler._LAYER_WITH_EPILOGUE: lambda node: node.args[8], compiler._LAYER: lambda node: ""}
-        found.extend(names[node.target](node) for node in graph.nodes if node.target in names)
+        found.extend(node.args[8] for node in graph.nodes if node.target is compiler._LAYER_WITH_EPILOGUE)
 
     monkeypatch.setattr(compiler.FuseEpilogues, "__call__", note)
     monkeypatch.setattr(compiler, "_is_ours", lambda value: True)
@@ -153,6 +153,16 @@ def test_where_a_gradient_is_asked_for_what_backward_keeps_ends_the_chain(
     got, expected = (torch.autograd.grad(y.square().sum(), of) for y in (result, model(x)))
     torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
     assert calls == [program], "backward's graph has no transposed convolution"
+
+
+def test_a_layer_of_ours_alone(calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its operator, which the traced graph calls, has fewer arguments than the one that takes its place."""
+    monkeypatch.setattr(ops, "_is_ordinary", lambda tensor, dtype: True)
+    layer = tconv.ConvTranspose2d(4, 3, 3, stride=2)
+    compiled = torch.compile(nn.Sequential(layer, nn.Conv2d(3, 2, 3)), backend="tconv", fullgraph=True)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(X), compiled._orig_mod(X))
+    assert calls == [""]
 
 
 def test_types_of_16_bits(calls: list[str]) -> None:

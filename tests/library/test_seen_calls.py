@@ -13,7 +13,7 @@ from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import tconv
-from tconv import routes
+from tconv import ops, routes
 
 X = torch.randn(2, 32, 8, 8)
 
@@ -133,6 +133,25 @@ def test_a_list_may_change(layer: Any, looked_up: list[torch.Tensor]) -> None:
         shapes.append(tconv.conv_transpose2d(*tensors, stride=stride).shape)
     assert shapes == [(2, 16, 18, 18), (2, 16, 25, 18)]
     assert len(looked_up) == 2
+
+
+def test_an_operators_lists_are_new_in_every_call(layer: Any, looked_up: list[torch.Tensor], as_cuda: Any) -> None:
+    """As compiled graphs call it: what is equal is recognised, and what is not runs as it says."""
+    x = torch.randn(2, *X.shape[1:])
+
+    def called(stride: int, extra: list[Any]) -> torch.Tensor:
+        arguments = [stride, stride], [1, 1], [0, 0], 1, [1, 1]
+        operator = ops._cuda_epilogue if extra else ops._cuda
+        return operator(x, layer.weight, layer.bias, *arguments, *extra)
+
+    for extra in ([], ["", [], [], []]):
+        for stride in (2, 3):
+            expected = torch.nn.functional.conv_transpose2d(x, layer.weight, layer.bias, stride, 1)
+            torch.testing.assert_close(called(stride, extra), expected)
+        looked_up.clear()
+        for stride in (2, 3):
+            called(stride, extra)
+        assert looked_up == []
 
 
 def test_an_identity_says_only_where_to_look(layer: Any, looked_up: list[torch.Tensor]) -> None:
