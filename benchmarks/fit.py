@@ -24,6 +24,7 @@ from scipy.optimize import least_squares
 
 from tconv.planner import FAMILIES, Gpu
 from tconv.planner.col2im import model as col2im_model
+from tconv.planner.col2im_rows import model as col2im_rows_model
 from tconv.planner.col2im_wgmma import model as col2im_wgmma_model
 from tconv.planner.direct import model as direct_model
 from tconv.planner.direct.model import predict as predict_direct
@@ -40,6 +41,7 @@ _MODELS: dict[str, ModuleType] = {
     "col2im": col2im_model,
     "col2im-resident": col2im_model,
     "col2im_wgmma": col2im_wgmma_model,
+    "col2im_rows": col2im_rows_model,
 }
 #: What has constants of its own within a family.
 _RESIDENT = "col2im-resident"

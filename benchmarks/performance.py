@@ -10,6 +10,8 @@ from texts import NOTHING, factor, milliseconds, table
 
 #: Marks the speed-up of what the library leaves to PyTorch.
 LEFT = " ‡"
+#: Marks a model that became slower.
+SLOWER = " §"
 
 
 def variants_body(measured: dict[str, Results | None]) -> str:
@@ -102,6 +104,35 @@ def small_body(small: Results | None) -> str:
         f"({len(last)} layers); the speed as called times {graphs} in a CUDA graph"
     )
     return f"{said}:\n\n" + table(head, rows)
+
+
+def models_body(models: Results | None) -> str:
+    """Models of other people's libraries: eager, in a CUDA graph, compiled."""
+    if not models:
+        return NOTHING
+    named = {"eager": "eager", "graph": "in a CUDA graph", "compiled": "compiled"}
+    rows, ratios = [], {way: [] for way in named}
+    for name, found in models["models"].items():
+        cells = []
+        for way, of_way in ratios.items():
+            sides = found["ways"].get(way, {})
+            if "tconv" not in sides:
+                cells += ["", "", ""]
+                continue
+            theirs, ours = sides["pytorch"], sides["tconv"]
+            of_way.append(theirs["ms"] / ours["ms"])
+            slower = SLOWER * (ours["from_to_ms"][0] > theirs["from_to_ms"][1])
+            cells += [
+                milliseconds(theirs["ms"]),
+                milliseconds(ours["ms"]) + slower,
+                f"{ours['host_ms'] / ours['ms']:.0%}",
+            ]
+        rows.append([name, str(found["layers"]), *cells])
+    columns = [f"{words}: {of}" for words in named.values() for of in ("PyTorch ms", "tconv ms", "host")]
+    means = [f"{geometric_mean(of_way):.2f}x {named[way]}" for way, of_way in ratios.items() if of_way]
+    said = f"On {machine(models['environment'])}; geometric means {', '.join(means)}"
+    text = f"{said}:\n\n" + table(["model", "layers", *columns], rows)
+    return text + (f"\n{SLOWER.strip()} slower beyond the spread of both.\n" if SLOWER in text else "")
 
 
 def hopper_body(hopper: Results | None) -> str:

@@ -17,6 +17,7 @@ from performance import (
     fused_body,
     growth_body,
     hopper_body,
+    models_body,
     search_body,
     small_body,
     training_body,
@@ -204,7 +205,11 @@ def targets() -> dict[Path, str]:
     bodies = {
         "README.md": [chart_body(layers), gains_body(written, layers)],
         "examples/README.md": [examples_body(written)],
-        "docs/performance.md": [means_body(layers, variants, dense), slower_body(layers, variants, dense, written)],
+        "docs/performance.md": [
+            means_body(layers, variants, dense),
+            slower_body(layers, variants, dense, written),
+            models_body(load("models")),
+        ],
         "docs/fusing.md": [f"{fused_means_body(fused)}\n{training_means_body(trainings)}"],
         "docs/notes/measurements.md": [
             written_body(written),

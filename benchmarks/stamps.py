@@ -103,6 +103,36 @@ STAMPED: dict[str, tuple[str, str, tuple[Stamp, ...]]] = {
             ("last store", "}\n\n}  // namespace tconv\n", False, ""),
         ),
     ),
+    "col2im_rows": (
+        "col2im_rows",
+        "col2im_rows/col2im_rows.cuh",
+        (
+            ("first instruction", "  TCONV_SHARED(shared);\n", True, ""),
+            ("inputs asked for", "  inputs.load(part.row - before, 0);\n", True, ""),
+            ("weights put", "  const Epilogue<Layer, Program> epilogue{", False, ""),
+            ("first products asked for", "      products.end_group();\n", True, "if (row == 0 && k_tile == 0) "),
+            (
+                "first row's sums begin",
+                "      if (k_tile == 0 && row > before) store(row - 1);\n",
+                False,
+                "if (row == before + 1 && k_tile == 0) ",
+            ),
+            (
+                "first row is stored",
+                "      if (k_tile == 0 && row > before) store(row - 1);\n",
+                True,
+                "if (row == before + 1 && k_tile == 0) ",
+            ),
+            (
+                "next row's products asked for",
+                "      products.end_group();\n",
+                True,
+                "if (row == before + 2 && k_tile == 0) ",
+            ),
+            ("last row's sums begin", "  store(input_rows - 1);\n", False, ""),
+            ("last store", "  store(input_rows - 1);\n", True, ""),
+        ),
+    ),
     "wgmma": (
         "wgmma",
         "wgmma/wgmma.cuh",

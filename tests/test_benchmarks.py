@@ -558,3 +558,17 @@ def test_the_largest_difference_is_beside_the_largest_result(script: Script) -> 
     one, other = torch.tensor([1.0, -4.0]), torch.tensor([1.5, -4.0])
     assert difference({"y": one, "indices": torch.tensor([1])}, {"y": other, "indices": torch.tensor([2])}) == 0.125
     assert difference((one, [other]), (one, [one])) == 0.125
+
+
+def test_a_model_that_is_slower_beyond_the_spread_is_marked(script: Script) -> None:
+    def sides(theirs: float, ours: float) -> dict[str, Any]:
+        spread = {name: [ms * 0.9, ms * 1.1] for name, ms in (("pytorch", theirs), ("tconv", ours))}
+        times = (("pytorch", theirs), ("tconv", ours))
+        return {name: {"ms": ms, "from_to_ms": spread[name], "host_ms": ms / 2} for name, ms in times}
+
+    ways = {"eager": sides(4, 2), "graph": {"why_not": "it waits"}, "compiled": sides(2, 3)}
+    models = {"vocoder": {"layers": 4, "ways": ways}, "other": {"layers": 1, "ways": {"compiled": sides(2, 2.1)}}}
+    body = script("performance").models_body({"environment": ENVIRONMENT, "models": models})
+    assert "geometric means 2.00x eager, 0.80x compiled:" in body
+    assert "| vocoder | 4 | 4 | 2 | 50% |  |  |  | 2 | 3 § | 50% |\n" in body
+    assert "| other | 1 |  |  |  |  |  |  | 2 | 2.1 | 50% |\n" in body and "§ slower beyond" in body

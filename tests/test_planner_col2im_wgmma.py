@@ -91,8 +91,8 @@ def test_an_equivalent_layer_has_the_same_outputs(problem: Problem) -> None:
     assert other is None
 
 
-def test_few_output_channels_of_many_inputs_are_for_resident_weights() -> None:
-    assert choose(Question(IMAGES), H200).kernel.family == "col2im"
+def test_many_inputs_are_for_others() -> None:
+    assert choose(Question(IMAGES), H200).kernel.family == "col2im_rows"
     with pytest.raises(Unplannable, match="65536 inputs of a channel are more than 4096, with 3 output channels"):
         COL2IM_WGMMA.plan(IMAGES, H200)
     with pytest.raises(Unplannable, match="51200 inputs of a channel are more than 32768"):

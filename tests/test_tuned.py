@@ -46,7 +46,7 @@ def test_the_leading_kernels_begin_with_the_planners_own_and_know_every_family(q
 
 
 def test_few_leading_kernels_are_one_of_each_family() -> None:
-    assert {kernel.family for kernel, _ in leading(QUESTION, H200, 1)} == set(FAMILIES)
+    assert {kernel.family for kernel, _ in leading(QUESTION, H200, 1)} == set(FAMILIES) - {"col2im_rows"}
     of_double = Question(replace(DENSE, layer=replace(DENSE.layer, precision="fp64")))
     assert {kernel.family for kernel, _ in leading(of_double, H200, 3)} == {"direct", "mma"}
 

@@ -63,7 +63,7 @@ def _has_sm_90a(capability):
     return capability == (9, 0) and int((torch.version.cuda or "0").partition(".")[0]) >= 12
 
 def _runs_on(kernel, gpu):
-    if kernel.family in ("wgmma", "col2im_wgmma"):
+    if kernel.family in ("wgmma", "col2im_wgmma", "col2im_rows"):
         return _has_sm_90a(gpu.capability)
     if kernel.family in ("mma", "col2im"):
         return gpu.capability >= (8, 0) and kernel.shared_bytes <= gpu.shared_bytes
@@ -279,7 +279,7 @@ def _define(space):
     return defined
 
 # torch.compile and dispatch modes see a call as this one operator. Its namespace has the digest of this file.
-_OPERATOR = _define("tconv_aa7916cb8f038f68")
+_OPERATOR = _define("tconv_b7c0d51e1e841b22")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # modules keep their options like this

@@ -83,7 +83,7 @@ def _has_sm_90a(capability):
     return capability == (9, 0) and int((torch.version.cuda or "0").partition(".")[0]) >= 12
 
 def _runs_on(kernel, gpu):
-    if kernel.family in ("wgmma", "col2im_wgmma"):
+    if kernel.family in ("wgmma", "col2im_wgmma", "col2im_rows"):
         return _has_sm_90a(gpu.capability)
     if kernel.family in ("mma", "col2im"):
         return gpu.capability >= (8, 0) and kernel.shared_bytes <= gpu.shared_bytes
@@ -299,7 +299,7 @@ def _define(space):
     return defined
 
 # torch.compile and dispatch modes see a call as this one operator. Its namespace has the digest of this file.
-_OPERATOR = _define("tconv_bca17e492cee87df")
+_OPERATOR = _define("tconv_9843e240d6f20cfe")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # modules keep their options like this
@@ -780,14 +780,10 @@ template <int RowBytes> struct FactorRows {
 #define TCONV_NUMBERS_2 TCONV_NUMBERS_1 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define TCONV_NUMBERS_3 TCONV_NUMBERS_2 ", %16, %17, %18, %19, %20, %21, %22, %23"
 #define TCONV_NUMBERS_4 TCONV_NUMBERS_3 ", %24, %25, %26, %27, %28, %29, %30, %31"
-#define TCONV_NUMBERS_6                      \
-  TCONV_NUMBERS_4                            \
-  ", %32, %33, %34, %35, %36, %37, %38, %39" \
-  ", %40, %41, %42, %43, %44, %45, %46, %47"
-#define TCONV_NUMBERS_8                      \
-  TCONV_NUMBERS_6                            \
-  ", %48, %49, %50, %51, %52, %53, %54, %55" \
-  ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define TCONV_NUMBERS_5 TCONV_NUMBERS_4 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define TCONV_NUMBERS_6 TCONV_NUMBERS_5 ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define TCONV_NUMBERS_7 TCONV_NUMBERS_6 ", %48, %49, %50, %51, %52, %53, %54, %55"
+#define TCONV_NUMBERS_8 TCONV_NUMBERS_7 ", %56, %57, %58, %59, %60, %61, %62, %63"
 #define TCONV_NUMBERS_9 TCONV_NUMBERS_8 ", %64, %65, %66, %67, %68, %69, %70, %71"
 #define TCONV_NUMBERS_10 TCONV_NUMBERS_9 ", %72, %73, %74, %75, %76, %77, %78, %79"
 #define TCONV_NUMBERS_12                     \
@@ -807,8 +803,10 @@ template <int RowBytes> struct FactorRows {
 #define TCONV_ACCUMULATORS_2 TCONV_ACCUMULATORS_1, TCONV_OCTET(8)
 #define TCONV_ACCUMULATORS_3 TCONV_ACCUMULATORS_2, TCONV_OCTET(16)
 #define TCONV_ACCUMULATORS_4 TCONV_ACCUMULATORS_3, TCONV_OCTET(24)
-#define TCONV_ACCUMULATORS_6 TCONV_ACCUMULATORS_4, TCONV_OCTET(32), TCONV_OCTET(40)
-#define TCONV_ACCUMULATORS_8 TCONV_ACCUMULATORS_6, TCONV_OCTET(48), TCONV_OCTET(56)
+#define TCONV_ACCUMULATORS_5 TCONV_ACCUMULATORS_4, TCONV_OCTET(32)
+#define TCONV_ACCUMULATORS_6 TCONV_ACCUMULATORS_5, TCONV_OCTET(40)
+#define TCONV_ACCUMULATORS_7 TCONV_ACCUMULATORS_6, TCONV_OCTET(48)
+#define TCONV_ACCUMULATORS_8 TCONV_ACCUMULATORS_7, TCONV_OCTET(56)
 #define TCONV_ACCUMULATORS_9 TCONV_ACCUMULATORS_8, TCONV_OCTET(64)
 #define TCONV_ACCUMULATORS_10 TCONV_ACCUMULATORS_9, TCONV_OCTET(72)
 #define TCONV_ACCUMULATORS_12 TCONV_ACCUMULATORS_10, TCONV_OCTET(80), TCONV_OCTET(88)

@@ -97,6 +97,8 @@ def test_constants_are_the_compilers(name: str) -> None:
     some = {"item_bytes", "row_tiles", "step_channels", "stages_ahead"}
     if kernel.family == "col2im_wgmma":
         some = {"item_bytes", "row_tiles", "step_channels", "stages_ahead", "factors_in_stages"}
+    elif kernel.family == "col2im_rows":
+        some = {"item_bytes", "shift_columns", "step_channels", "whole_k_tiles", "team_threads"}
     elif kernel.family != "col2im":
         some = {"item_bytes", "planes", "exact", "phases", "by_channel", "place_bytes"}
     assert some <= known.keys()

@@ -123,7 +123,7 @@ def test_a_whole_text_takes_as_many_registers(first: str) -> None:
 def takes_as_many_registers(name: str) -> None:
     """As they are given out, by eights, but for eight; and hardly any memory."""
     kernel = INSTANCES[name].kernel
-    arch = "sm_90a" if kernel.family in ("wgmma", "col2im_wgmma") else "sm_90"
+    arch = "sm_90a" if kernel.family in ("wgmma", "col2im_wgmma", "col2im_rows") else "sm_90"
     library = compile_source(source.unit(kernel), arch, headers=source.header_directory()).log
     text = whole_text([kernel])
     assert source.launch_name("tconv_kernel0") in text

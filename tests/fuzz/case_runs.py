@@ -25,8 +25,22 @@ from tconv.evaluation.reference import Operands, exact, rounded_tf32
 from tconv.evaluation.tolerance import TF32_OPERANDS, Tolerance, half_ulp
 from tconv.kernels import source
 from tconv.memory import aligned
-from tconv.planner import COL2IM, COL2IM_WGMMA, DIRECT, FAMILIES, MMA, WGMMA, Family, Gpu, Kernel, Plan, Unplannable
+from tconv.planner import (
+    COL2IM,
+    COL2IM_ROWS,
+    COL2IM_WGMMA,
+    DIRECT,
+    FAMILIES,
+    MMA,
+    WGMMA,
+    Family,
+    Gpu,
+    Kernel,
+    Plan,
+    Unplannable,
+)
 from tconv.planner.col2im import why_not_col2im
+from tconv.planner.col2im_rows import why_not_col2im_rows
 from tconv.planner.col2im_wgmma import why_not_col2im_wgmma
 from tconv.planner.wgmma import why_not_wgmma
 from tconv.problem import TF32
@@ -79,7 +93,7 @@ def plan_of(case: Case, gpu: Gpu) -> Plan | None:
     if case.multiprocessors is not None:
         gpu = replace(gpu, multiprocessors=case.multiprocessors)
     if case.tensor_cores:
-        turns = (MMA, WGMMA, COL2IM, COL2IM_WGMMA)
+        turns = (MMA, WGMMA, COL2IM, COL2IM_WGMMA, COL2IM_ROWS)
         first = case.seed % len(turns)
         for family in (*turns[first:], *turns[:first]):
             with suppress(Unplannable):
@@ -101,10 +115,12 @@ def _preferred(family: Family[Any], case: Case, gpu: Gpu) -> Plan:
     few = math.prod(case.problem.input_size) * case.problem.batch <= _FEW_INPUTS
     if family is WGMMA:
         reason = why_not_wgmma(layer)
+    elif family is COL2IM_ROWS:
+        reason = why_not_col2im_rows(layer)
     else:
         why_not = why_not_col2im if family is COL2IM else why_not_col2im_wgmma
         reason = why_not(layer, 1) or (None if few else "many inputs")
-    if family in (WGMMA, COL2IM_WGMMA) and gpu.capability != _HOPPER:
+    if family in (WGMMA, COL2IM_WGMMA, COL2IM_ROWS) and gpu.capability != _HOPPER:
         reason = f"{gpu.name} is no Hopper"
     if reason:
         raise Unplannable(reason)

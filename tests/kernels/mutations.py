@@ -965,6 +965,160 @@ MUTATIONS_OF_COL2IM_WGMMA = {
 }
 
 
+MUTATIONS_OF_COL2IM_ROWS = {
+    "accumulators that stay at their shift": (
+        "values[(k + of_shift) % (Shape::product_rows / 2)]",
+        "values[k]",
+        "col2im_rows-2d-k9-s3-wide-tf32-wide",
+        "plain",
+    ),
+    "results put before products are done": (
+        "      products.template wait<0>();\n",
+        "",
+        "col2im_rows-2d-k9-s3-wide-tf32-wide",
+        "plain",
+    ),
+    "results read before all are put": (
+        "    meet<Shape::team_threads>(1 + team);\n",
+        "",
+        "col2im_rows-2d-k9-s3-wide-tf32-whole",
+        "thread",
+    ),
+    "results put over those that others read": (
+        "accumulators.put(results + row % 2 * Shape::buffer,",
+        "accumulators.put(results + (row + 1) % 2 * Shape::buffer,",
+        "col2im_rows-2d-k9-s3-wide-tf32-whole",
+        "plain",
+    ),
+    "a warpgroup alone meets where a team does": (
+        "team_threads = 2 * team_inputs",
+        "team_threads = 128",
+        "col2im_rows-2d-k9-s3-wide-tf32-whole",
+        "address",
+    ),
+    "positions that lack the rows before them": (
+        "before = Shape::Height::shifts - 1",
+        "before = 0",
+        "col2im_rows-2d-k5-s2-wide-fp16-narrow",
+        "plain",
+    ),
+    "strips that share no inputs": (
+        "strip * Shape::strip_step;",
+        "strip * Tile::columns;",
+        "col2im_rows-1d-k10-s2-wide-tf32-wide",
+        "plain",
+    ),
+    "the last strip ends with its inputs": (
+        "if (strip + 1 == counts.strips || outputs_end > output_width)",
+        "if (outputs_end > output_width)",
+        "col2im_rows-2d-k6x4-s2-maps-tf32-middle",
+        "plain",
+    ),
+    "the first strip begins behind what padding leaves": (
+        "first_needed / 2 * 2 : 0",
+        "first_needed / 2 * 2 + 2 : 0",
+        "col2im_rows-1d-k3-s1-p-large-tf32-narrow",
+        "plain",
+    ),
+    "absent taps keep what was in shared memory": (
+        "  Col2imRowsWeights<Layer, Tile>::clear(shared);\n",
+        "",
+        "col2im_rows-2d-k5-s2-wide-tf32-wide",
+        "plain",
+    ),
+    "weights read before all are put": (
+        "  show_to_products();\n  __syncthreads();\n",
+        "  show_to_products();\n",
+        "col2im_rows-2d-k5-s2-wide-tf32-whole",
+        "thread",
+    ),
+    "weights put while others still clear": (
+        "::clear(shared);\n  __syncthreads();\n",
+        "::clear(shared);\n",
+        "col2im_rows-2d-k5-s2-wide-tf32-whole",
+        "thread",
+    ),
+    "weights of the first shift along the depth for all": (
+        "d / Depth::phases * Shape::channel_steps * Shape::step_channels",
+        "0 * d",
+        "col2im_rows-3d-k4-s2-wide-tf32-wide",
+        "plain",
+    ),
+    "a slab that is not there": (
+        "in_range(depth - shift, depths)",
+        "in_range(depth, depths)",
+        "col2im_rows-3d-k4-s2-wide-tf32-wide",
+        "address",
+    ),
+    "the second of two inputs is the first": (
+        "channel * plane + i, there",
+        "channel * plane, there",
+        "col2im_rows-2d-k9-s3-wide-tf32-middle",
+        "plain",
+    ),
+    "an input behind the row": (
+        "columns_inside[1] = image_inside && column + 1 < input_width;",
+        "columns_inside[1] = image_inside && column < input_width;",
+        "col2im_rows-2d-k5-s2-wide-tf32-middle",
+        "plain",
+    ),
+    "channels of the fragment's second half next to those of the first": (
+        "(Shape::lane_channels / 2) * (Shape::step_channels / 2)",
+        "(Shape::lane_channels / 2) * (Shape::lane_channels / 2)",
+        "col2im_rows-2d-k9-s3-wide-fp16-wide",
+        "plain",
+    ),
+    "channels of the next image": (
+        "|| number < Shape::k_steps)",
+        "|| true)",
+        "col2im_rows-2d-k3x5-s1x2-d3x2-tf32-middle",
+        "address",
+    ),
+    "a channel beyond the last": (
+        "first_channel + lane_channel + channel < Layer::group_in_channels",
+        "true",
+        "col2im_rows-2d-k5-s2-wide-tf32-wide",
+        "address",
+    ),
+    "two channels of a word the other way": (
+        "(own[2 * half] & 0xffffu) | own[2 * half + 1] << 16",
+        "(own[2 * half + 1] & 0xffffu) | own[2 * half] << 16",
+        "col2im_rows-2d-k9-s3-wide-fp16-wide",
+        "plain",
+    ),
+    "inputs that are not rounded": (
+        "float_bits(matrix_factor<Layer>(bits_float(own[2 * half + i]), 0))",
+        "own[2 * half + i]",
+        "col2im_rows-2d-k9-s3-wide-tf32-wide",
+        "plain",
+    ),
+    "no zeros where no input meets": (
+        "Shape::team_inputs * Shape::pitch + column % Shape::pitch] = 0;",
+        "Shape::team_inputs * Shape::pitch + column % Shape::pitch] = 1;",
+        "col2im_rows-2d-k9-s3-wide-tf32-wide",
+        "plain",
+    ),
+    "outputs of an image that is not there": (
+        "    if (part.image < batch)\n",
+        "",
+        "col2im_rows-2d-k6x4-s2-maps-tf32-narrow",
+        "address",
+    ),
+    "outputs above the map": (
+        "in_range(first_h + phase_h, output_height)",
+        "true",
+        "col2im_rows-2d-k9-s3-wide-tf32-wide",
+        "address",
+    ),
+    "outputs of a channel that is not there": (
+        "first + channel < Layer::group_out_channels;\n  }\n};\n\n// Stores",
+        "true;\n  }\n};\n\n// Stores",
+        "col2im_rows-2d-k6x4-s2-maps-tf32-narrow",
+        "address",
+    ),
+}
+
+
 MUTATIONS_OF_PROGRAMS = {
     "operands of the first group's channels": (
         "program.of(channel)",
@@ -1273,6 +1427,7 @@ BY_FAMILY = {
     "wgmma": MUTATIONS_OF_WGMMA,
     "col2im": MUTATIONS_OF_COL2IM,
     "col2im_wgmma": MUTATIONS_OF_COL2IM_WGMMA,
+    "col2im_rows": MUTATIONS_OF_COL2IM_ROWS,
     "programs": MUTATIONS_OF_PROGRAMS,
 }
 

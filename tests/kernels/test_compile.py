@@ -15,7 +15,7 @@ ARCHS = ("sm_75", "sm_80", "sm_90a")
 COMPAT_ARCHS = ("sm_86", "sm_89", "sm_100a", "sm_120a")
 #: Archs that lack a family's instructions.
 _BUT_HOPPER = {*ARCHS, *COMPAT_ARCHS} - {"sm_90a"}
-WITHOUT = {"mma": {"sm_75"}, "col2im": {"sm_75"}, "wgmma": _BUT_HOPPER, "col2im_wgmma": _BUT_HOPPER}
+WITHOUT = {"mma": {"sm_75"}, "col2im": {"sm_75"}} | dict.fromkeys(("wgmma", "col2im_wgmma", "col2im_rows"), _BUT_HOPPER)
 #: A known miss: bytes that are stored and loaded again for want of registers, on a GPU that nothing was measured on.
 SPILLS = {("2d-k3-s5-d2-fp64-tiled", "sm_100a"): 24}
 #: A third more than the largest cubin of an instance, float64 on sm_120; loops unrolled by mistake make more.

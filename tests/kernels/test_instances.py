@@ -56,7 +56,7 @@ def test_instances_have_both_kinds_of_staging_on_both_sides():
 @pytest.mark.parametrize("family", AXES)
 def test_instances_vary_the_layer(family):
     layers = [instance.problem.layer for instance in instances(family)]
-    lacks = {"wgmma": {"fp64"}, "col2im": {"fp32", "fp64"}, "col2im_wgmma": {"fp32", "fp64"}}
+    lacks = {"wgmma": {"fp64"}} | {name: {"fp32", "fp64"} for name in ("col2im", "col2im_wgmma", "col2im_rows")}
     assert {layer.precision for layer in layers} == set(PRECISIONS) - lacks.get(family, set())
     assert {layer.spatial_dims for layer in layers} == {1, 2, 3}
     assert {layer.bias for layer in layers} == {True, False}

@@ -5,19 +5,27 @@ from __future__ import annotations
 import re
 import subprocess
 from collections import Counter
+from collections.abc import Callable
 from importlib.metadata import files
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kernel_runs import INSTANCES
 
 from tconv.jit.loader import compile_kernel
+from tconv.planner import Kernel
 from tconv.planner.col2im_wgmma.shape import Col2imWgmmaShape
 from tconv.planner.wgmma.shape import WgmmaKind, WgmmaShape
 
 #: An instruction whose first operand is a register that it writes: its opcode and the register.
 _WRITES = re.compile(r"(?:@!?U?P\w+\s+)?((?!ST|RED|ATOM|BAR|LDGSTS)\S+) R(\d+)\b")
 _INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z]\w*)")
+#: By family, what says how many products of a step a warpgroup makes.
+ROW_TILES: dict[str, Callable[[Kernel[Any]], int]] = {
+    "col2im_wgmma": lambda kernel: Col2imWgmmaShape(kernel.layer, kernel.tile).row_tiles,
+    "col2im_rows": lambda kernel: 1,
+}
 
 
 def listing(cubin: bytes, folder: Path) -> str:
@@ -85,15 +93,14 @@ def test_opcodes(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.rotates(72)
-@pytest.mark.parametrize("name", [name for name, i in INSTANCES.items() if i.kernel.family == "col2im_wgmma"])
+@pytest.mark.parametrize("name", [name for name, i in INSTANCES.items() if i.kernel.family in ROW_TILES])
 def test_products_keep_the_registers_that_they_read(name: str, tmp_path: Path) -> None:
     """Compilers do not keep them where products are on their way from one turn of a loop to the next."""
     kernel = INSTANCES[name].kernel
-    shape = Col2imWgmmaShape(kernel.layer, kernel.tile)
     code = listing(compile_kernel(kernel, "sm_90a", name)[1].cubin, tmp_path)
     assert written_too_early(code) == []
     counts = Counter(_INSTRUCTION.findall(code))
-    assert counts["HGMMA"] == shape.row_tiles * kernel.tile.k_tile_steps
+    assert counts["HGMMA"] == ROW_TILES[kernel.family](kernel) * kernel.tile.k_tile_steps
     assert counts["HMMA"] == counts["STL"] == counts["LDL"] == 0
 
 

@@ -15,7 +15,7 @@ from random_cases import large_problem, random_unit
 from shapes import differences, evaluate, numbers
 
 from tconv.kernels.instances import AXES
-from tconv.planner import FAMILIES, Col2imTile, Col2imWgmmaTile, Gpu, Kernel, MmaTile, WgmmaTile
+from tconv.planner import FAMILIES, Col2imRowsTile, Col2imTile, Col2imWgmmaTile, Gpu, Kernel, MmaTile, WgmmaTile
 from tconv.problem import Layer, Problem
 
 #: How many candidates are checked: `TCONV_CANDIDATES=20000` is the full run.
@@ -103,6 +103,8 @@ def test_what_is_wrong_is_told_of_the_kernel_that_it_is_of(family, monkeypatch):
         tile, text = replace(other.tile, stages=100), "a stage holds a k-tile"
     elif isinstance(other.tile, Col2imWgmmaTile):
         tile, text = replace(other.tile, k_tile_steps=3), "rows of the second factor have 64 or 128 bytes"
+    elif isinstance(other.tile, Col2imRowsTile):
+        tile, text = replace(other.tile, columns=24), "a warp has inputs of one line"
     else:
         tile = replace(other.tile, k_tile_channels=5, unroll=2)
         text = "a stage is whole groups of input channels"

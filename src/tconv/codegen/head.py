@@ -16,6 +16,7 @@ _GPUS = {
     "wgmma": "tensor cores of Hopper, 9.0",
     "col2im": "tensor cores from 8.0 on",
     "col2im_wgmma": "tensor cores of Hopper, 9.0",
+    "col2im_rows": "tensor cores of Hopper, 9.0",
 }
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from tconv.kernels import col2im, col2im_wgmma, direct, mma, wgmma
+from tconv.kernels import col2im, col2im_rows, col2im_wgmma, direct, mma, wgmma
 from tconv.kernels.cases import PROGRAMS, Instance
 
 #: What the templates of a family read from their parameters, and which values behave differently.
@@ -22,6 +22,7 @@ AXES: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "wgmma": wgmma.AXES,
         "col2im": col2im.AXES,
         "col2im_wgmma": col2im_wgmma.AXES,
+        "col2im_rows": col2im_rows.AXES,
     }
 )
 _INSTANCES: Mapping[str, Callable[[], Iterator[Instance]]] = MappingProxyType(
@@ -31,6 +32,7 @@ _INSTANCES: Mapping[str, Callable[[], Iterator[Instance]]] = MappingProxyType(
         "wgmma": wgmma.instances,
         "col2im": col2im.instances,
         "col2im_wgmma": col2im_wgmma.instances,
+        "col2im_rows": col2im_rows.instances,
     }
 )
 

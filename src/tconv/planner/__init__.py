@@ -3,6 +3,8 @@
 from tconv.planner.choice import choose
 from tconv.planner.col2im import COL2IM
 from tconv.planner.col2im.tile import Col2imTile
+from tconv.planner.col2im_rows import COL2IM_ROWS
+from tconv.planner.col2im_rows.tile import Col2imRowsTile
 from tconv.planner.col2im_wgmma import COL2IM_WGMMA
 from tconv.planner.col2im_wgmma.tile import Col2imWgmmaTile
 from tconv.planner.direct import DIRECT
@@ -19,11 +21,13 @@ from tconv.planner.wgmma.tile import WgmmaTile
 
 __all__ = [
     "COL2IM",
+    "COL2IM_ROWS",
     "COL2IM_WGMMA",
     "DIRECT",
     "FAMILIES",
     "MMA",
     "WGMMA",
+    "Col2imRowsTile",
     "Col2imTile",
     "Col2imWgmmaTile",
     "DirectTile",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 from tconv.problem import Axis, Problem
 
@@ -25,3 +26,26 @@ def most_taps(axis: Axis) -> int:
 def together(problem: Problem) -> int:
     """How many neighbouring inputs may be loaded at once: 16 bytes at most, and rows begin at multiples of them."""
     return math.gcd(problem.input_size[2], 16 // problem.layer.item_bytes)
+
+
+class Uncropped(NamedTuple):
+    """An axis by positions of its output before padding cuts it: `UncroppedAxis` of the kernel.
+
+    Args:
+        phases: outputs of a position.
+        shifts: neighbouring inputs that a position sums.
+        first_position: the first one with an output.
+    """
+
+    phases: int
+    shifts: int
+    first_position: int
+
+    @classmethod
+    def of(cls, axis: Axis) -> Uncropped:
+        shifts = (axis.kernel - 1) * axis.dilation // axis.stride + 1
+        return cls(axis.stride, shifts, axis.padding // axis.stride)
+
+    def positions(self, axis: Axis, output_size: int) -> int:
+        """Those with outputs."""
+        return (output_size - 1 + axis.padding) // axis.stride + 1 - self.first_position

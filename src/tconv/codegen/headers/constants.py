@@ -14,7 +14,7 @@ from tconv.codegen.headers.syntax import STRUCTS, Text, declared_name, enumerato
 from tconv.kernels.source import ROUNDING, member_type
 from tconv.planner import FAMILIES, Kernel
 from tconv.planner.numbers import ceil_div
-from tconv.planner.shifts import halo, shift_count
+from tconv.planner.shifts import Uncropped, halo, shift_count
 from tconv.problem import Axis
 
 _AXES = ("Depth", "Height", "Width")
@@ -124,6 +124,7 @@ def _known_of(kernel: Kernel[Any], enumerated: Mapping[str, int]) -> dict[str, i
     names["Layer::rounding"] = names[f"Rounding::{ROUNDING.get(layer.precision, 'none')}"]
     for name, axis in zip(_AXES, own, strict=True):
         of_axis = {f"{name}::{of}": getattr(axis, of) for of in _OF_AXES}
+        of_axis.update({f"{name}::{of}": value for of, value in Uncropped.of(axis)._asdict().items()})
         step = axis.dilation if axis.stride == 1 else 1
         highest = axis.shift_of(axis.kernel - 1)
         shifts = {"count": shift_count(axis), "halo": halo(axis), "step": step}

@@ -34,7 +34,7 @@ def _has_sm_90a(capability):
 
 
 def _runs_on(kernel, gpu):
-    if kernel.family in ("wgmma", "col2im_wgmma"):
+    if kernel.family in ("wgmma", "col2im_wgmma", "col2im_rows"):
         return _has_sm_90a(gpu.capability)
     if kernel.family in ("mma", "col2im"):
         return gpu.capability >= (8, 0) and kernel.shared_bytes <= gpu.shared_bytes

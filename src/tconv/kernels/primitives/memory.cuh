@@ -128,6 +128,20 @@ TCONV_DEVICE void store_vector(T* address, const Vector<T, N>& vector) {
   store_words<bytes>(address, words);
 }
 
+// Stores an element if it is `present`; else the address is not written. The store is predicated, not branched. Loads
+// may be moved across it: nobody reads what a kernel stores.
+#if !defined(TCONV_EMULATOR)
+TCONV_DEVICE void store_present(float* address, float value, bool present) {
+  asm volatile("{ .reg .pred there; setp.ne.b32 there, %2, 0; @there st.global.f32 [%0], %1; }" ::"l"(address),
+               "f"(value), "r"(static_cast<int>(present)));
+}
+template <class Half16>
+TCONV_DEVICE void store_present(Half16* address, Half16 value, bool present) {
+  asm volatile("{ .reg .pred there; setp.ne.b32 there, %2, 0; @there st.global.b16 [%0], %1; }" ::"l"(address),
+               "h"(value.bits), "r"(static_cast<int>(present)));
+}
+#endif
+
 TCONV_CONSTANT int vector_width(int count, int item_bytes) {
   int width = 16 / item_bytes;
   while (count % width != 0) width /= 2;

@@ -61,14 +61,10 @@ TCONV_DEVICE void store_matrices(void* row, const unsigned (&words)[4]) {
 #define TCONV_NUMBERS_2 TCONV_NUMBERS_1 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define TCONV_NUMBERS_3 TCONV_NUMBERS_2 ", %16, %17, %18, %19, %20, %21, %22, %23"
 #define TCONV_NUMBERS_4 TCONV_NUMBERS_3 ", %24, %25, %26, %27, %28, %29, %30, %31"
-#define TCONV_NUMBERS_6                      \
-  TCONV_NUMBERS_4                            \
-  ", %32, %33, %34, %35, %36, %37, %38, %39" \
-  ", %40, %41, %42, %43, %44, %45, %46, %47"
-#define TCONV_NUMBERS_8                      \
-  TCONV_NUMBERS_6                            \
-  ", %48, %49, %50, %51, %52, %53, %54, %55" \
-  ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define TCONV_NUMBERS_5 TCONV_NUMBERS_4 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define TCONV_NUMBERS_6 TCONV_NUMBERS_5 ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define TCONV_NUMBERS_7 TCONV_NUMBERS_6 ", %48, %49, %50, %51, %52, %53, %54, %55"
+#define TCONV_NUMBERS_8 TCONV_NUMBERS_7 ", %56, %57, %58, %59, %60, %61, %62, %63"
 #define TCONV_NUMBERS_9 TCONV_NUMBERS_8 ", %64, %65, %66, %67, %68, %69, %70, %71"
 #define TCONV_NUMBERS_10 TCONV_NUMBERS_9 ", %72, %73, %74, %75, %76, %77, %78, %79"
 #define TCONV_NUMBERS_12                     \
@@ -88,8 +84,10 @@ TCONV_DEVICE void store_matrices(void* row, const unsigned (&words)[4]) {
 #define TCONV_ACCUMULATORS_2 TCONV_ACCUMULATORS_1, TCONV_OCTET(8)
 #define TCONV_ACCUMULATORS_3 TCONV_ACCUMULATORS_2, TCONV_OCTET(16)
 #define TCONV_ACCUMULATORS_4 TCONV_ACCUMULATORS_3, TCONV_OCTET(24)
-#define TCONV_ACCUMULATORS_6 TCONV_ACCUMULATORS_4, TCONV_OCTET(32), TCONV_OCTET(40)
-#define TCONV_ACCUMULATORS_8 TCONV_ACCUMULATORS_6, TCONV_OCTET(48), TCONV_OCTET(56)
+#define TCONV_ACCUMULATORS_5 TCONV_ACCUMULATORS_4, TCONV_OCTET(32)
+#define TCONV_ACCUMULATORS_6 TCONV_ACCUMULATORS_5, TCONV_OCTET(40)
+#define TCONV_ACCUMULATORS_7 TCONV_ACCUMULATORS_6, TCONV_OCTET(48)
+#define TCONV_ACCUMULATORS_8 TCONV_ACCUMULATORS_7, TCONV_OCTET(56)
 #define TCONV_ACCUMULATORS_9 TCONV_ACCUMULATORS_8, TCONV_OCTET(64)
 #define TCONV_ACCUMULATORS_10 TCONV_ACCUMULATORS_9, TCONV_OCTET(72)
 #define TCONV_ACCUMULATORS_12 TCONV_ACCUMULATORS_10, TCONV_OCTET(80), TCONV_OCTET(88)
@@ -119,7 +117,9 @@ TCONV_WARPGROUP_PRODUCTS(16, 1, 8, 9, 10, 11, 12)
 TCONV_WARPGROUP_PRODUCTS(32, 2, 16, 17, 18, 19, 20)
 TCONV_WARPGROUP_PRODUCTS(48, 3, 24, 25, 26, 27, 28)
 TCONV_WARPGROUP_PRODUCTS(64, 4, 32, 33, 34, 35, 36)
+TCONV_WARPGROUP_PRODUCTS(80, 5, 40, 41, 42, 43, 44)
 TCONV_WARPGROUP_PRODUCTS(96, 6, 48, 49, 50, 51, 52)
+TCONV_WARPGROUP_PRODUCTS(112, 7, 56, 57, 58, 59, 60)
 TCONV_WARPGROUP_PRODUCTS(128, 8, 64, 65, 66, 67, 68)
 TCONV_WARPGROUP_PRODUCTS(144, 9, 72, 73, 74, 75, 76)
 TCONV_WARPGROUP_PRODUCTS(160, 10, 80, 81, 82, 83, 84)
@@ -170,6 +170,15 @@ TCONV_DEVICE void begin_accumulator(float& accumulator, float value) {
   accumulator = value;
   asm volatile("" : "+f"(accumulator));
 }
+
+// The same for values that were accumulators themselves, all of which move on: one instruction each.
+TCONV_DEVICE void move_accumulator(float& accumulator, float value) {
+  asm volatile("mov.b32 %0, %1;" : "=f"(accumulator) : "f"(value));
+}
+
+// A word of a factor in registers, of products that are done by now: it had to stay until then. Compilers think that a
+// product that was asked for has read it.
+TCONV_DEVICE void end_factor(unsigned& word) { asm volatile("" : "+r"(word)); }
 
 // Shows what this thread has written to shared memory to products that are asked for later, once a barrier has passed:
 // they read it past the thread's own order of memory. PTX fence.proxy.async.

@@ -31,4 +31,9 @@ inline void store_words(void* address, const unsigned (&words)[(Bytes + 3) / 4])
   *static_cast<Aligned*>(address) = bytes;
 }
 
+template <class Element>
+inline void store_present(Element* address, Element value, bool present) {
+  if (present) *address = value;
+}
+
 }  // namespace tconv_emulator::primitives

@@ -23,6 +23,9 @@ inline void store_matrices(void* row, const unsigned (&words)[4]) {
 inline void show_to_products() {}
 
 inline void begin_accumulator(float& accumulator, float value) { accumulator = value; }
+inline void move_accumulator(float& accumulator, float value) { accumulator = value; }
+
+inline void end_factor(unsigned&) {}
 
 template <int RowBytes>
 struct FactorRows {

@@ -1,0 +1,87 @@
+"""Instances of the `col2im_rows` family."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from tconv.kernels.cases import CASES, IN_EVERY_PRECISION, Case, Instance
+from tconv.planner import Col2imRowsTile, Gpu, Kernel
+from tconv.planner.col2im_rows import why_not_col2im_rows
+from tconv.planner.col2im_rows.shape import Col2imRowsShape
+from tconv.planner.shifts import Uncropped
+from tconv.problem import Precision, Problem
+
+#: What the templates read from their parameters, and which values behave differently.
+AXES: dict[str, str] = {
+    "Layer::Element": "float, Half, BFloat16",
+    "Layer::Depth": "trivial, strided, dilated",
+    "Layer::Height": "trivial, strided, dilated; one shift and several",
+    "Layer::Width": "one shift and several; dilation with and without a stride; phases without taps",
+    "Layer::groups": "1, several, depthwise",
+    "Layer::group_in_channels": "1, few, a whole number of steps and not",
+    "Layer::group_out_channels": "1, a full block, a partial block, several blocks",
+    "Layer::has_bias": "both",
+    "Tile::warpgroups": "1 and several; some without a line",
+    "Tile::columns": "16 to 128: several lines of a warpgroup, one, and one of two; one strip and several",
+    "Tile::rows": "1 and several; ranges that end with the map and beyond",
+    "Tile::channels": "all, and a part",
+    "Tile::k_tile_steps": "1 and several; one k-tile and several, whole and not",
+    "Tile::vector": "1 and 2",
+}
+_PRECISIONS: tuple[Precision, ...] = ("tf32", "fp16", "bf16", "tf32_rna")
+#: More: many rows and strips, an even width, a kernel that no stride divides.
+_WIDE: dict[str, Case] = {
+    "2d-k9-s3-wide": Case((20, 1), (11, 70), (9, 9), (3, 3), (4, 4), output_padding=(1, 0), bias=True, batch=1),
+    "2d-k5-s2-wide": Case((33, 2), (9, 37), (5, 5), (2, 2), (2, 1), output_padding=(1, 1), batch=3),
+    "2d-k6x4-s2-maps": Case((17, 3), (6, 32), (6, 4), (2, 2), (2, 1), bias=True, batch=5),
+    "1d-k10-s2-wide": Case((9, 3), (150,), (10,), (2,), (7,), bias=True),
+    "3d-k4-s2-wide": Case((12, 1), (3, 5, 18), (4, 4, 4), (2, 2, 2), (1, 1, 1), bias=True),
+    # Padding that is larger than what an input reaches: the first strip begins inside the map.
+    "1d-k3-s1-p-large": Case((8, 4), (90,), (3,), (1,), (17,)),
+    "2d-k3x5-s1x2-d3x2": Case((32, 2), (7, 40), (3, 5), (1, 2), (2, 3), (3, 2), bias=True, batch=1),
+}
+
+
+def instances() -> Iterator[Instance]:
+    """Every case with a tile of its own, those of some in every precision; and wide ones with all tiles."""
+    for number, (name, case) in enumerate((CASES | _WIDE).items()):
+        every = name in IN_EVERY_PRECISION or name in _WIDE
+        for precision in _PRECISIONS if every else (_PRECISIONS[number % len(_PRECISIONS)],):
+            problem = case.problem(precision)
+            if why_not_col2im_rows(problem.layer) is not None:
+                continue
+            tiles = list(_tiles(problem).items())
+            if name not in _WIDE:
+                tiles = [tiles[number % len(tiles)]]
+            for width, tile in tiles:
+                yield Instance(
+                    f"col2im_rows-{name}-{precision}-{width}", problem, Kernel("col2im_rows", problem.layer, tile)
+                )
+
+
+def _tiles(problem: Problem) -> dict[str, Col2imRowsTile]:
+    """By name: a line a warpgroup and several, of all rows and of few; k-tiles of all channels and of few."""
+    layer, height = problem.layer, problem.layer.axes[1]
+    positions = Uncropped.of(height).positions(height, problem.output_size[1])
+    channels, steps = layer.out_channels_per_group, Col2imRowsShape(layer, Col2imRowsTile(1, 64, 1, 1, 1, 1, 1)).k_steps
+    vector = 2 if problem.input_size[2] % 2 == 0 else 1
+    tiles = {
+        "narrow": Col2imRowsTile(2, 16, positions, -(-channels // 2), min(2, steps), vector, 2),
+        "middle": Col2imRowsTile(1, 32, -(-positions // 2), channels, min(3, steps), 1, 1),
+        "whole": Col2imRowsTile(4, 128, positions, channels, min(4, steps), vector, 1),
+        "wide": Col2imRowsTile(3, 64, min(2, positions), -(-channels // 2), min(8, steps), vector, 1),
+    }
+    fitting = {}
+    for name, tile in tiles.items():
+        fewer = tile
+        while fewer.channels > 1 and not _fits(problem, fewer):
+            fewer = replace(fewer, channels=-(-fewer.channels // 2))
+        if _fits(problem, fewer):
+            fitting[name] = fewer
+    return fitting
+
+
+def _fits(problem: Problem, tile: Col2imRowsTile) -> bool:
+    shape = Col2imRowsShape(problem.layer, tile)
+    return bool(shape.fits_products) and shape.shared_bytes <= Gpu.h200().shared_bytes_per_block

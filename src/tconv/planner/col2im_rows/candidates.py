@@ -1,0 +1,56 @@
+"""The tiles of the `col2im_rows` family that are worth a prediction."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tconv.planner.col2im_rows.shape import INPUTS, WARP_INPUTS, Col2imRowsShape
+from tconv.planner.col2im_rows.tile import Col2imRowsTile
+from tconv.planner.gpu import Gpu
+from tconv.planner.numbers import crossed, every, taken
+from tconv.planner.shifts import Uncropped
+from tconv.problem import Problem
+
+#: What is tried: warpgroups of a block; inputs of a line; steps of a k-tile; blocks that share the output channels of a
+#: group; parts of the height.
+_WARPGROUPS = (1, 2, 3, 4)
+_COLUMNS = (WARP_INPUTS, 2 * WARP_INPUTS, *(INPUTS * warpgroups for warpgroups in _WARPGROUPS))
+_K_TILE_STEPS = (1, 2, 3, 4, 5, 6, 7, 8)
+MOST_CHANNEL_BLOCKS = 4
+_RANGES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+_MOST_ROWS = 2048
+
+
+def candidates(problem: Problem, gpu: Gpu) -> Col2imRowsTile | None:
+    """Tiles that compute `problem`, as arrays; None where none fits."""
+    layer = problem.layer
+    height = layer.axes[1]
+    positions = Uncropped.of(height).positions(height, problem.output_size[1])
+    rows = sorted({min(_MOST_ROWS, -(-positions // ranges)) for ranges in _RANGES if ranges <= positions})
+    channels = sorted({-(-layer.out_channels_per_group // parts) for parts in range(1, MOST_CHANNEL_BLOCKS + 1)})
+    places = crossed(len(_WARPGROUPS), len(_COLUMNS), len(rows), len(channels), len(_K_TILE_STEPS))
+    warpgroup, column, row, channel, step = places
+    tiles = Col2imRowsTile(
+        warpgroups=every(_WARPGROUPS, warpgroup),
+        columns=every(_COLUMNS, column),
+        rows=every(rows, row),
+        channels=every(channels, channel),
+        k_tile_steps=every(_K_TILE_STEPS, step),
+        vector=2 if problem.input_size[2] % 2 == 0 else 1,
+        blocks=1,
+    )
+    shape = Col2imRowsShape(layer, tiles)
+    good = shape.fits_products & shape.fits_registers & (shape.shared_bytes <= gpu.shared_bytes_per_block)
+    good &= tiles.warpgroups * INPUTS % shape.team_inputs == 0
+    # K-tiles are whole, or there is one.
+    good &= (shape.k_steps % tiles.k_tile_steps == 0) | (shape.k_tiles == 1)
+    good &= tiles.k_tile_steps <= shape.k_steps
+    if not good.any():
+        return None
+    tiles = taken(tiles, good)
+    return replace(tiles, blocks=Col2imRowsShape(layer, tiles).blocks_that_fit)
+
+
+def fits(problem: Problem, tile: Col2imRowsTile) -> bool:
+    """Whether a kernel with `tile` runs `problem`: its rows have whole loads."""
+    return problem.input_size[2] % tile.vector == 0
