@@ -109,7 +109,7 @@ STAMPED: dict[str, tuple[str, str, tuple[Stamp, ...]]] = {
         (
             ("first instruction", "  TCONV_SHARED(shared);\n", True, ""),
             ("inputs asked for", "  inputs.load(part.row - before, 0);\n", True, ""),
-            ("weights put", "  const Epilogue<Layer, Program> epilogue{", False, ""),
+            ("weights put", "  show_to_products();\n  __syncthreads();\n", True, ""),
             ("first products asked for", "      products.end_group();\n", True, "if (row == 0 && k_tile == 0) "),
             (
                 "first row's sums begin",

@@ -69,7 +69,7 @@ def _tiles(problem: Problem) -> dict[str, Col2imRowsTile]:
     tiles = {
         "narrow": Col2imRowsTile(2, 16, positions, -(-channels // 2), min(2, steps), vector, 2),
         "middle": Col2imRowsTile(1, 32, -(-positions // 2), channels, min(3, steps), 1, 1),
-        "whole": Col2imRowsTile(4, 128, positions, channels, min(4, steps), vector, 1),
+        "whole": Col2imRowsTile(2, 128, positions, channels, min(4, steps), vector, 1),
         "wide": Col2imRowsTile(3, 64, min(2, positions), -(-channels // 2), min(8, steps), vector, 1),
     }
     fitting = {}
@@ -84,4 +84,5 @@ def _tiles(problem: Problem) -> dict[str, Col2imRowsTile]:
 
 def _fits(problem: Problem, tile: Col2imRowsTile) -> bool:
     shape = Col2imRowsShape(problem.layer, tile)
-    return bool(shape.fits_products) and shape.shared_bytes <= Gpu.h200().shared_bytes_per_block
+    fits = shape.fits_products and shape.fits_registers
+    return bool(fits) and shape.shared_bytes <= Gpu.h200().shared_bytes_per_block

@@ -159,7 +159,7 @@ class Col2imRowsShape:
     @cached_property
     def registers(self) -> int:
         """Registers of a thread, estimated."""
-        return self.product_rows // 2 + self.tile.k_tile_steps * (self.step_words + 4) + 56
+        return self.product_rows // 2 + self.tile.k_tile_steps * (self.step_words + 4) + self.output_rows + 62
 
     @cached_property
     def fits_registers(self) -> Array:
