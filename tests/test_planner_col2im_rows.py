@@ -14,7 +14,7 @@ from tconv.planner.choice import replan
 from tconv.planner.col2im_rows.candidates import candidates, fits
 from tconv.planner.col2im_rows.shape import Col2imRowsShape
 from tconv.planner.numbers import length, single
-from tconv.planner.shifts import Uncropped
+from tconv.planner.shifts import Uncropped, uncropped_positions
 from tconv.problem import Axis, Layer, Problem
 
 #: FSRCNN's last layer, a generator's of volumes, and one on small maps.
@@ -70,7 +70,7 @@ def test_positions_hold_all_outputs(
     outputs = axis.output_size(inputs, min(extra, max(stride, dilation) - 1))
     assume(outputs > 0)
     own = Uncropped.of(axis)
-    end = own.first_position + own.positions(axis, outputs)
+    end = own.first_position + uncropped_positions(axis, outputs)
     assert {(output + padding) // stride for output in range(outputs)} == set(range(own.first_position, end))
     shifts = {(tap * dilation) // stride for tap in range(kernel)}
     assert min(shifts) == 0 and max(shifts) == own.shifts - 1

@@ -26,6 +26,8 @@ Precision = Literal["fp32", "tf32", "tf32_rna", "fp16", "bf16", "fp64"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 #: Those that round their operands to TF32.
 TF32: tuple[Precision, ...] = ("tf32", "tf32_rna")
+#: Those whose products tensor cores sum in float32 as they are.
+SUMMED_IN_FLOAT: tuple[Precision, ...] = (*TF32, "fp16", "bf16")
 #: What a kernel reads and writes for each precision, by torch's names.
 DTYPE_OF: dict[Precision, str] = {
     "fp32": "float32",

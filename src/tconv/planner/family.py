@@ -15,6 +15,23 @@ from tconv.planner.numbers import INDEX_LIMIT, equals, single
 from tconv.planner.plan import InputPreparation, Kernel, Plan, Preparation, Tile, Unplannable
 from tconv.problem import Layer, Problem
 
+#: The capability of GPUs whose warpgroups multiply.
+_HOPPER = 90
+
+
+class Cost:
+    """What a model predicts of a kernel, or of many: a dataclass of the seconds of each part, and of all together.
+
+    Those of preparing weights limit nothing: they come before.
+    """
+
+    seconds: Any
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """The seconds of each part."""
+        return {name: value for name, value in vars(self).items() if name not in ("preparation", "seconds")}
+
 
 @dataclass(frozen=True)
 class Ranked(Generic[Tile]):
@@ -109,7 +126,7 @@ class Family(ABC, Generic[Tile]):
         """The one of them that is predicted to be the fastest, and how many there are; remembered."""
 
     @abstractmethod
-    def cost(self, problem: Problem, kernel: Kernel[Tile], gpu: Gpu) -> Any:
+    def cost(self, problem: Problem, kernel: Kernel[Tile], gpu: Gpu) -> Cost:
         """What the model predicts of a kernel on the very sizes of `problem`; its ``seconds`` compare families."""
 
     @abstractmethod
@@ -131,6 +148,12 @@ class Family(ABC, Generic[Tile]):
             if max(size, axis.dilation * (axis.kernel - 1)) + beyond >= INDEX_LIMIT:
                 return f"an axis of {size} outputs is longer than the {self.name} family's 2^31"
         return None
+
+    def no_hopper(self, gpu: Gpu) -> str | None:
+        """Why a family of warpgroups' products does not run on `gpu`; None if it does."""
+        if gpu.capability == _HOPPER:
+            return None
+        return f"the {self.name} family needs sm_{_HOPPER}a; {gpu.name} is {gpu.arch}"
 
     def constants(self, kernel: Kernel[Tile]) -> Mapping[str, int]:
         """What Python says of the constants of the kernel's template, by their names there."""

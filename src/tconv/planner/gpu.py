@@ -16,8 +16,8 @@ SHORTEST_SECONDS = 2e-6
 _BANDWIDTH = 30e9
 #: Shared memory of a Hopper multiprocessor that blocks may have, and what each takes of it beside its own.
 SHARED_BYTES, RESERVED_SHARED_BYTES = 227 * 1024, 1024
-#: Registers of a multiprocessor.
-REGISTERS = 65536
+#: Registers of a multiprocessor, and those that a thread may have.
+REGISTERS, THREAD_REGISTERS = 65536, 255
 #: The oldest GPUs with TF32 and bfloat16 on tensor cores.
 FIRST_WITH_TF32 = 80
 
@@ -111,6 +111,11 @@ def floor_seconds(problem: Problem, gpu: Gpu) -> float | None:
     if gpu.bandwidth is None or rate is None:
         return None
     return max(SHORTEST_SECONDS, problem.bytes_moved / gpu.bandwidth, 2 * problem.multiply_adds / rate)
+
+
+def registers_fit(registers: Any, threads: Any) -> Any:
+    """Whether a multiprocessor has so many registers for each thread of a block, and a thread may have them."""
+    return (registers <= THREAD_REGISTERS) & (registers * threads <= REGISTERS)
 
 
 def blocks_that_fit(registers: Any, shared_bytes: Any, limit: int) -> Any:

@@ -46,6 +46,7 @@ class Uncropped(NamedTuple):
         shifts = (axis.kernel - 1) * axis.dilation // axis.stride + 1
         return cls(axis.stride, shifts, axis.padding // axis.stride)
 
-    def positions(self, axis: Axis, output_size: int) -> int:
-        """Those with outputs."""
-        return (output_size - 1 + axis.padding) // axis.stride + 1 - self.first_position
+
+def uncropped_positions(axis: Axis, output_size: int) -> int:
+    """How many positions of the uncropped output have outputs."""
+    return (output_size - 1 + axis.padding) // axis.stride + 1 - axis.padding // axis.stride

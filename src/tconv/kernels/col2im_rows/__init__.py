@@ -9,7 +9,7 @@ from tconv.kernels.cases import CASES, IN_EVERY_PRECISION, Case, Instance
 from tconv.planner import Col2imRowsTile, Gpu, Kernel
 from tconv.planner.col2im_rows import why_not_col2im_rows
 from tconv.planner.col2im_rows.shape import Col2imRowsShape
-from tconv.planner.shifts import Uncropped
+from tconv.planner.shifts import uncropped_positions
 from tconv.problem import Precision, Problem
 
 #: What the templates read from their parameters, and which values behave differently.
@@ -62,8 +62,8 @@ def instances() -> Iterator[Instance]:
 
 def _tiles(problem: Problem) -> dict[str, Col2imRowsTile]:
     """By name: a line a warpgroup and several, of all rows and of few; k-tiles of all channels and of few."""
-    layer, height = problem.layer, problem.layer.axes[1]
-    positions = Uncropped.of(height).positions(height, problem.output_size[1])
+    layer = problem.layer
+    positions = uncropped_positions(layer.axes[1], problem.output_size[1])
     channels, steps = layer.out_channels_per_group, Col2imRowsShape(layer, Col2imRowsTile(1, 64, 1, 1, 1, 1, 1)).k_steps
     vector = 2 if problem.input_size[2] % 2 == 0 else 1
     tiles = {

@@ -15,10 +15,9 @@ from tconv.planner.gpu import Gpu
 from tconv.planner.numbers import length
 from tconv.planner.plan import Kernel
 from tconv.planner.sizes import equivalent, with_strides
-from tconv.problem import Layer, Precision, Problem
+from tconv.problem import SUMMED_IN_FLOAT, Layer, Problem
 
 _OLDEST_ARCH = 80
-_PRECISIONS: tuple[Precision, ...] = ("tf32", "tf32_rna", "fp16", "bf16")
 #: Taps of a filter, all of which a block has.
 _MOST_TAPS = 256
 #: Input channels of a group from which on the family pays.
@@ -77,7 +76,7 @@ class _Col2im(Family[Col2imTile]):
 def why_not_col2im(layer: Layer, least_channels: int = _LEAST_CHANNELS) -> str | None:
     """Why the family has no kernel for `layer`; None if it has. With fewer input channels it would gain nothing."""
     taps = math.prod(layer.kernel)
-    if layer.precision not in _PRECISIONS:
+    if layer.precision not in SUMMED_IN_FLOAT:
         return f"the col2im family has no kernels for {layer.precision}"
     if taps > _MOST_TAPS:
         return f"{taps} taps are more than the col2im family's {_MOST_TAPS}"

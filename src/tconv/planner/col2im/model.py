@@ -14,6 +14,7 @@ from tconv.planner.col2im.launch import grid, launch_traits, works
 from tconv.planner.col2im.shape import Col2imShape
 from tconv.planner.col2im.tile import Col2imTile
 from tconv.planner.epilogue_cost import fused_seconds
+from tconv.planner.family import Cost
 from tconv.planner.gpu import SHORTEST_SECONDS, Gpu
 from tconv.planner.numbers import ceil, most, nowhere, where
 from tconv.problem import Layer, Problem
@@ -77,7 +78,7 @@ FITTED, RESIDENT = Constants(), ResidentConstants()
 
 
 @dataclass(frozen=True)
-class Col2imCost:
+class Col2imCost(Cost):
     """Predicted seconds of each part and of all together, the program included.
 
     Little of a short kernel overlaps, so its parts add up; those of resident weights limit each other. ``operands`` are
@@ -90,10 +91,6 @@ class Col2imCost:
     chain: float
     memory: float
     seconds: float
-
-    @property
-    def limits(self) -> dict[str, float]:
-        return {name: value for name, value in vars(self).items() if name != "seconds"}
 
 
 def predict(

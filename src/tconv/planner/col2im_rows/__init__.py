@@ -15,11 +15,9 @@ from tconv.planner.family import Candidates, Family, Ranked
 from tconv.planner.gpu import Gpu
 from tconv.planner.numbers import ceil_div, length
 from tconv.planner.plan import Kernel
-from tconv.problem import Layer, Precision, Problem
+from tconv.problem import SUMMED_IN_FLOAT, Layer, Problem
 
-_ARCH = 90
-_PRECISIONS: tuple[Precision, ...] = ("tf32", "tf32_rna", "fp16", "bf16")
-#: Positions by which a block may pass the end of an axis, beside those of its rows.
+#: Positions by which a block may pass the end of an axis: more than a line has, and shifts.
 _MOST_POSITIONS = 4096
 #: Output channels of a group, beyond which others are faster.
 _MOST_CHANNELS = 8
@@ -37,8 +35,8 @@ class _Col2imRows(Family[Col2imRowsTile]):
     reach = "phases"
 
     def why_not(self, problem: Problem, gpu: Gpu) -> str | None:
-        if gpu.capability != _ARCH:
-            return f"the col2im_rows family needs sm_{_ARCH}a; {gpu.name} is {gpu.arch}"
+        if reason := self.no_hopper(gpu):
+            return reason
         return self.too_long(problem, _MOST_POSITIONS) or why_not_col2im_rows(problem.layer)
 
     def candidates(self, problem: Problem, gpu: Gpu, channels_last: bool = False) -> Candidates[Col2imRowsTile] | None:
@@ -68,7 +66,7 @@ class _Col2imRows(Family[Col2imRowsTile]):
 
 
 def why_not_col2im_rows(layer: Layer) -> str | None:
-    if layer.precision not in _PRECISIONS:
+    if layer.precision not in SUMMED_IN_FLOAT:
         return f"the col2im_rows family has no kernels for {layer.precision}"
     channels = layer.out_channels_per_group
     if channels > _MOST_CHANNELS:

@@ -8,7 +8,7 @@ from tconv.planner.col2im_rows.shape import INPUTS, WARP_INPUTS, Col2imRowsShape
 from tconv.planner.col2im_rows.tile import Col2imRowsTile
 from tconv.planner.gpu import Gpu
 from tconv.planner.numbers import crossed, every, taken
-from tconv.planner.shifts import Uncropped
+from tconv.planner.shifts import uncropped_positions
 from tconv.problem import Problem
 
 #: What is tried: warpgroups of a block; inputs of a line; steps of a k-tile; blocks that share the output channels of a
@@ -24,8 +24,7 @@ _MOST_ROWS = 2048
 def candidates(problem: Problem, gpu: Gpu) -> Col2imRowsTile | None:
     """Tiles that compute `problem`, as arrays; None where none fits."""
     layer = problem.layer
-    height = layer.axes[1]
-    positions = Uncropped.of(height).positions(height, problem.output_size[1])
+    positions = uncropped_positions(layer.axes[1], problem.output_size[1])
     rows = sorted({min(_MOST_ROWS, -(-positions // ranges)) for ranges in _RANGES if ranges <= positions})
     channels = sorted({-(-layer.out_channels_per_group // parts) for parts in range(1, MOST_CHANNEL_BLOCKS + 1)})
     places = crossed(len(_WARPGROUPS), len(_COLUMNS), len(rows), len(channels), len(_K_TILE_STEPS))

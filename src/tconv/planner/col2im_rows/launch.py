@@ -10,6 +10,7 @@ from typing import NamedTuple
 from tconv.planner.col2im_rows.shape import Col2imRowsShape
 from tconv.planner.col2im_rows.tile import Col2imRowsTile
 from tconv.planner.numbers import ceil_div, where
+from tconv.planner.shifts import uncropped_positions
 from tconv.problem import Layer, Problem
 
 
@@ -61,10 +62,9 @@ def launch_traits(layer: Layer, tile: Col2imRowsTile, multiprocessors: int) -> L
 
 def works(problem: Problem, layer: Layer, kernel: LaunchTraits) -> int:
     """Strips of as many lines as a team has, of one set of weights."""
-    shape = Col2imRowsShape(layer, Col2imRowsTile(1, 64, 1, 1, 1, 1, 1))
     depth, height, _ = layer.axes
-    depths = shape.depth.positions(depth, problem.output_size[0])
-    ranges = ceil_div(shape.height.positions(height, problem.output_size[1]), kernel.rows)
+    depths = uncropped_positions(depth, problem.output_size[0])
+    ranges = ceil_div(uncropped_positions(height, problem.output_size[1]), kernel.rows)
     beyond = problem.input_size[2] - kernel.first_column - kernel.columns
     strips = where(beyond <= 0, 1, 1 + ceil_div(beyond, kernel.strip_step))
     return ceil_div(problem.batch * depths * ranges, kernel.lines) * strips

@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from tconv.planner.col2im_rows.tile import Col2imRowsTile
-from tconv.planner.gpu import REGISTERS, blocks_that_fit
+from tconv.planner.gpu import blocks_that_fit, registers_fit
 from tconv.planner.numbers import Array, ceil_div, most, where
 from tconv.planner.shifts import Uncropped
 from tconv.problem import Layer
@@ -19,8 +19,7 @@ MOST_COLUMNS = _PRODUCT_COLUMNS[-1]
 MOST_OUTPUT_ROWS = 16
 #: Inputs of a warpgroup, and of a warp.
 INPUTS, WARP_INPUTS = 64, 16
-#: Registers that a thread may have; blocks that are asked for at most.
-_MOST_REGISTERS = 255
+#: Blocks that are asked for at most.
 _MOST_BLOCKS = 4
 
 _CONSTANTS = (
@@ -164,7 +163,7 @@ class Col2imRowsShape:
     @cached_property
     def fits_registers(self) -> Array:
         """Whether a multiprocessor has as many for a block."""
-        return (self.registers <= _MOST_REGISTERS) & (self.registers * self.threads <= REGISTERS)
+        return registers_fit(self.registers, self.threads)
 
     @cached_property
     def blocks_that_fit(self) -> int:

@@ -16,10 +16,8 @@ from tconv.planner.gpu import Gpu
 from tconv.planner.numbers import length
 from tconv.planner.plan import Kernel
 from tconv.planner.sizes import equivalent, with_strides
-from tconv.problem import Layer, Precision, Problem
+from tconv.problem import SUMMED_IN_FLOAT, Layer, Problem
 
-_ARCH = 90
-_PRECISIONS: tuple[Precision, ...] = ("tf32", "tf32_rna", "fp16", "bf16")
 _MOST_POSITIONS = 512
 _MOST_TAPS = 512
 _LEAST_CHANNELS = 32
@@ -38,8 +36,8 @@ class _Col2imWgmma(Family[Col2imWgmmaTile]):
     reach = "exact"
 
     def why_not(self, problem: Problem, gpu: Gpu) -> str | None:
-        if gpu.capability != _ARCH:
-            return f"the col2im_wgmma family needs sm_{_ARCH}a; {gpu.name} is {gpu.arch}"
+        if reason := self.no_hopper(gpu):
+            return reason
         own = equivalent(problem)
         return self.too_long(own, _MOST_POSITIONS) or why_not_col2im_wgmma(own.layer) or why_none(own)
 
@@ -76,7 +74,7 @@ class _Col2imWgmma(Family[Col2imWgmmaTile]):
 
 def why_not_col2im_wgmma(layer: Layer, least_channels: int = _LEAST_CHANNELS) -> str | None:
     taps = math.prod(layer.kernel)
-    if layer.precision not in _PRECISIONS:
+    if layer.precision not in SUMMED_IN_FLOAT:
         return f"the col2im_wgmma family has no kernels for {layer.precision}"
     if taps > _MOST_TAPS and not divides_phases(layer):
         return f"{taps} taps are more than the col2im_wgmma family's {_MOST_TAPS}"

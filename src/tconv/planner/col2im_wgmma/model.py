@@ -15,6 +15,7 @@ from tconv.planner.col2im_wgmma.launch import launch_traits
 from tconv.planner.col2im_wgmma.shape import Col2imWgmmaShape
 from tconv.planner.col2im_wgmma.tile import Col2imWgmmaTile
 from tconv.planner.epilogue_cost import fused_seconds
+from tconv.planner.family import Cost
 from tconv.planner.gpu import SHORTEST_SECONDS, Gpu
 from tconv.planner.numbers import ceil, least, where
 from tconv.problem import Layer, Problem
@@ -69,7 +70,7 @@ FITTED = Constants()
 
 
 @dataclass(frozen=True)
-class Col2imWgmmaCost:
+class Col2imWgmmaCost(Cost):
     """Predicted seconds of each part and of all together, the program included.
 
     Of all blocks of a multiprocessor. Little of a short kernel overlaps: all but memory add up.
@@ -83,10 +84,6 @@ class Col2imWgmmaCost:
     sectors: float
     memory: float
     seconds: float
-
-    @property
-    def limits(self) -> dict[str, float]:
-        return {name: value for name, value in vars(self).items() if name != "seconds"}
 
 
 def predict(

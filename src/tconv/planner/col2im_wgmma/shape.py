@@ -10,7 +10,7 @@ import numpy as np
 
 from tconv.planner.col2im.block import COPY_BYTES, Col2imBlock
 from tconv.planner.col2im.shape import conflict_free
-from tconv.planner.gpu import REGISTERS, blocks_that_fit
+from tconv.planner.gpu import blocks_that_fit, registers_fit
 from tconv.planner.numbers import ceil_div, gcd, least, most, where
 from tconv.problem import Layer
 
@@ -18,8 +18,7 @@ from tconv.problem import Layer
 _PRODUCT_ROWS = (16, 32, 48, 64, 96, 128, 144, 160, 192, 240, 256)
 #: Taps and phases up to which a thread has all phases of a position.
 _MOST_TAPS, _MOST_PHASES = 64, 16
-#: Registers that a thread may have; blocks that are asked for at most.
-_MOST_REGISTERS = 255
+#: Blocks that are asked for at most.
 _MOST_BLOCKS = 4
 
 _CONSTANTS = (
@@ -207,7 +206,7 @@ class Col2imWgmmaShape(Col2imBlock):
     @cached_property
     def fits_registers(self) -> bool:
         """Whether a multiprocessor has as many for a block."""
-        return (self.registers <= _MOST_REGISTERS) & (self.registers * self.threads <= REGISTERS)
+        return registers_fit(self.registers, self.threads)
 
     @cached_property
     def blocks_that_fit(self) -> int:

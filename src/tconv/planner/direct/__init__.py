@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from tconv.planner.direct import launch as rules
 from tconv.planner.direct.candidates import candidates
-from tconv.planner.direct.model import Cost, predict
+from tconv.planner.direct.model import DirectCost, predict
 from tconv.planner.direct.shape import DirectShape
 from tconv.planner.direct.tile import DirectTile
 from tconv.planner.family import Candidates, Family, Ranked
@@ -40,7 +40,7 @@ class _Direct(Family[DirectTile]):
     def best(self, problem: Problem, gpu: Gpu, channels_last: bool = False) -> tuple[Ranked[DirectTile], int]:
         return _best(representative(problem), gpu)
 
-    def cost(self, problem: Problem, kernel: Kernel[DirectTile], gpu: Gpu) -> Cost:
+    def cost(self, problem: Problem, kernel: Kernel[DirectTile], gpu: Gpu) -> DirectCost:
         return predict(problem, kernel.tile, gpu)
 
     def runs(self, kernel: Kernel[DirectTile], problem: Problem) -> bool:

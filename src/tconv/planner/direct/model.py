@@ -14,6 +14,7 @@ from tconv.planner.direct.launch import grid, launch_traits, runs
 from tconv.planner.direct.shape import DirectShape, accumulator_words, is_vector
 from tconv.planner.direct.tile import DirectTile
 from tconv.planner.epilogue_cost import fused_seconds
+from tconv.planner.family import Cost
 from tconv.planner.gpu import REGISTERS, RESERVED_SHARED_BYTES, SHARED_BYTES, SHORTEST_SECONDS, Gpu
 from tconv.planner.numbers import ceil, ceil_div, gcd, least, most, where
 from tconv.problem import Problem
@@ -88,7 +89,7 @@ FITTED = Constants()
 
 
 @dataclass(frozen=True)
-class Cost:
+class DirectCost(Cost):
     """Predicted seconds of each limit, and of all together, the program included."""
 
     issue: float
@@ -98,12 +99,8 @@ class Cost:
     chain: float
     seconds: float
 
-    @property
-    def limits(self) -> dict[str, float]:
-        return {name: seconds for name, seconds in vars(self).items() if name != "seconds"}
 
-
-def predict(problem: Problem, tile: DirectTile, gpu: Gpu, fitted: Constants = FITTED) -> Cost:
+def predict(problem: Problem, tile: DirectTile, gpu: Gpu, fitted: Constants = FITTED) -> DirectCost:
     """The cost of `problem` with `tile`, or of many tiles, on `gpu`."""
     layer = problem.layer
     width = layer.axes[2]
@@ -198,7 +195,7 @@ def predict(problem: Problem, tile: DirectTile, gpu: Gpu, fitted: Constants = FI
         chain_seconds,
     )
     together_seconds = sum(limit**fitted.norm for limit in limits) ** (1 / fitted.norm)
-    return Cost(*limits, SHORTEST_SECONDS + together_seconds + fused_seconds(problem, gpu))
+    return DirectCost(*limits, SHORTEST_SECONDS + together_seconds + fused_seconds(problem, gpu))
 
 
 def _weights_at_once(shape: DirectShape) -> int:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from tconv.planner.block_tiles import covered, grid, works
 from tconv.planner.epilogue_cost import fused_seconds
+from tconv.planner.family import Cost
 from tconv.planner.gpu import SHORTEST_SECONDS, Gpu
 from tconv.planner.mma.builder import MOST_PRODUCTS
 from tconv.planner.mma.launch import launch_traits
@@ -107,7 +108,7 @@ FITTED = Constants()
 
 
 @dataclass(frozen=True)
-class MmaCost:
+class MmaCost(Cost):
     """Predicted seconds of each limit, of preparing the weights, and of all together, the program included."""
 
     products: float
@@ -117,10 +118,6 @@ class MmaCost:
     memory: float
     preparation: float
     seconds: float
-
-    @property
-    def limits(self) -> dict[str, float]:
-        return {name: value for name, value in vars(self).items() if name not in ("preparation", "seconds")}
 
 
 def predict(problem: Problem, layer: Layer, tile: MmaTile, gpu: Gpu, fitted: Constants = FITTED) -> MmaCost:

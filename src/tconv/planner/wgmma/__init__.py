@@ -20,7 +20,6 @@ from tconv.planner.wgmma.shape import WgmmaShape
 from tconv.planner.wgmma.tile import WgmmaTile
 from tconv.problem import Layer, Precision, Problem
 
-_ARCH = 90
 #: Beyond the end of an axis, the last block tile may have so many positions.
 _MOST_POSITIONS = 1024
 _PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "tf32_rna", "fp16", "bf16")
@@ -42,8 +41,8 @@ class _Wgmma(Family[WgmmaTile]):
     reach = "exact"
 
     def why_not(self, problem: Problem, gpu: Gpu) -> str | None:
-        if gpu.capability != _ARCH:
-            return f"the wgmma family needs sm_{_ARCH}a; {gpu.name} is {gpu.arch}"
+        if reason := self.no_hopper(gpu):
+            return reason
         return self.too_long(problem, _MOST_POSITIONS) or why_not_wgmma(problem.layer)
 
     def candidates(self, problem: Problem, gpu: Gpu, channels_last: bool = False) -> Candidates[WgmmaTile] | None:

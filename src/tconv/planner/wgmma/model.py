@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tconv.planner.block_tiles import covered, rounds, works
 from tconv.planner.epilogue_cost import fused_seconds
+from tconv.planner.family import Cost
 from tconv.planner.gpu import SHORTEST_SECONDS, Gpu
 from tconv.planner.numbers import ceil_div, gcd, least, most, where
 from tconv.planner.wgmma.launch import launch_traits
@@ -92,7 +93,7 @@ FITTED = Constants()
 
 
 @dataclass(frozen=True)
-class WgmmaCost:
+class WgmmaCost(Cost):
     """Predicted seconds of each limit, of preparing the weights, and of all together, the program included."""
 
     products: float
@@ -104,10 +105,6 @@ class WgmmaCost:
     ring: float
     preparation: float
     seconds: float
-
-    @property
-    def limits(self) -> dict[str, float]:
-        return {name: value for name, value in vars(self).items() if name not in ("preparation", "seconds")}
 
 
 def predict(problem: Problem, layer: Layer, tile: WgmmaTile, gpu: Gpu, fitted: Constants = FITTED) -> WgmmaCost:
