@@ -128,6 +128,8 @@ def run(options: argparse.Namespace) -> int:
             if options.only not in f"{name} {layout}" or (name in cases()) != options.cases:
                 continue
             problem = _problem(row)
+            if layout == "channels_last":
+                problem = replace(problem, layer=problem.layer.in_channels_last())
             trials = []
             for family, first, others in (("mma", 1, 0), ("wgmma", options.first, options.others)):
                 found = FAMILIES[family].considered(problem, gpu, layout == "channels_last")

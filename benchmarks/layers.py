@@ -30,9 +30,10 @@ from tconv.evaluation.reference import Operands
 from tconv.evaluation.stopwatch import CudaClock
 from tconv.evaluation.timing import Call, Measured, interleave, quantile
 from tconv.jit.loader import compile_kernel, gpu_of
-from tconv.planner import FAMILIES, Unplannable, choose, floor_seconds
+from tconv.planner import FAMILIES, Gpu, Unplannable, choose, floor_seconds
 from tconv.planner.choice import why_pytorch
 from tconv.planner.plan import tile_fields
+from tconv.planner.tuned import Question
 from tconv.precision import allows_tf32, of_kind, question_of
 from tconv.problem import Layer, Precision, Problem, Triple
 from tconv.tuning.compilers import compilers
@@ -161,6 +162,12 @@ def laid_out(operands: Operands, variant: str | None) -> Operands:
     return Operands(x, weight, operands.bias)
 
 
+def asked(problem: Problem, gpu: Gpu, variant: str | None) -> Question:
+    """What the planner is asked for the library's call."""
+    question = question_of(problem, gpu, allows_tf32())
+    return question.in_channels_last() if variant == "channels_last" else question
+
+
 def measure(case: Results, quick: bool, variant: str | None = None) -> Results:
     """The verdict on one layer, and its times.
 
@@ -177,7 +184,7 @@ def measure(case: Results, quick: bool, variant: str | None = None) -> Results:
         return ours(*laid_out(Operands(x, weight, bias), variant)).contiguous()
 
     gpu = gpu_of(torch.cuda.current_device())
-    question = question_of(problem, gpu, allows_tf32(), variant == "channels_last")
+    question = asked(problem, gpu, variant)
     draws = 1 if quick else _DRAWS
     reach = FAMILIES[explained.plan.kernel.family].reach
     wanted: Wanted = "tf32" if allows_tf32() else "match"
@@ -239,12 +246,11 @@ def measured(case: Results, quick: bool, variant: str | None) -> Results:
 def compile_ahead(listed: Iterable[Results], variant: str | None) -> None:
     """Compiles the library's kernels for these lines of cases.json side by side, so that measuring need not wait."""
     gpu = gpu_of(torch.cuda.current_device())
-    last = variant == "channels_last"
     with compilers() as pool:
         waiting = []
         for case in listed:
             try:
-                plan = choose(question_of(problem_of(case), gpu, allows_tf32(), last), gpu)
+                plan = choose(asked(problem_of(case), gpu, variant), gpu)
             except Unplannable:
                 continue
             waiting.append(pool.submit(compile_kernel, plan.kernel, gpu.arch))

@@ -156,3 +156,4 @@ def test_counts():
     assert problem.bytes_moved == 4 * (16 * 32 * 64 * 128 + 32 * 64 * 9 + 16 * 64 * 318 * 638)
     assert layer.products_per_output == 32
     assert layer.describe() == "2-D 32→64 k3 s5 p1 d2 fp32"
+    assert layer.in_channels_last().describe() == "2-D 32→64 k3 s5 p1 d2 fp32 weights channels_last"

@@ -299,7 +299,7 @@ def _define(space):
     return defined
 
 # torch.compile and dispatch modes see a call as this one operator. Its namespace has the digest of this file.
-_OPERATOR = _define("tconv_9843e240d6f20cfe")
+_OPERATOR = _define("tconv_d2c9c7a5103ba966")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # modules keep their options like this
@@ -615,16 +615,6 @@ TCONV_CONSTANT int power_of_two_from(int value) {
 // 0 <= index < count, in one comparison.
 TCONV_DEVICE bool in_range(int index, int count) { return static_cast<unsigned>(index) < static_cast<unsigned>(count); }
 
-// The number whose product with `value` is 1 modulo `modulus`, by Euclid's algorithm; the two must be coprime.
-TCONV_CONSTANT int modular_inverse(int value, int modulus) {
-  long long low = 0, high = 1, rest = modulus, left = value % modulus;
-  while (left > 1) {
-    const long long quotient = rest / left, next_rest = rest % left, next = low - quotient * high;
-    rest = left, left = next_rest, low = high, high = next;
-  }
-  return modulus == 1 ? 0 : static_cast<int>((high % modulus + modulus) % modulus);
-}
-
 // One spatial axis of a layer. Tap k and input i meet at output i*stride + k*dilation - padding. Let phase be output
 // modulo stride, and position q output / stride, rounded down. Each tap belongs to one phase, and tap k reads input
 // q - shift_of(k). The taps of one phase lie tap_period apart and read inputs that lie shift_period apart. Example with
@@ -635,20 +625,7 @@ TCONV_CONSTANT int modular_inverse(int value, int modulus) {
 //            1     0, 2    q + 1, q
 template <int Kernel, int Stride, int Padding, int Dilation> struct Axis {
   static constexpr int kernel = Kernel, stride = Stride, padding = Padding, dilation = Dilation;
-  static constexpr int common = greatest_common_divisor(stride, dilation);
-  static constexpr int tap_period = stride / common, shift_period = dilation / common;
-
-  // The first tap of a phase, or `kernel` if it has none.
-  static TCONV_CONSTANT int first_tap(int phase) {
-    constexpr int inverse = modular_inverse(shift_period % tap_period, tap_period);
-    const int distance = (phase + padding % stride) % stride;
-    if (distance % common != 0) return kernel;
-    int tap = distance / common;
-    if (inverse > 1) tap = static_cast<int>(static_cast<long long>(tap) * inverse % tap_period);
-    return tap < kernel ? tap : kernel;
-  }
-
-  static TCONV_CONSTANT int taps(int phase) { return ceil_div(kernel - first_tap(phase), tap_period); }
+  static constexpr int common = greatest_common_divisor(stride, dilation), tap_period = stride / common;
 
   static TCONV_CONSTANT int positions(int output_size) { return (output_size - 1) / stride + 1; }
 };
@@ -1054,8 +1031,8 @@ template <class Kernel> struct Col2imPositions {
         const bool is_first = w < Kernel::tap_period;
         TCONV_UNROLL for (int split = 0; split < Kernel::splits; ++split)
           TCONV_UNROLL for (int k = 0; k < channels; ++k) {
-            const float* const from =
-                of_position + split * Kernel::sums + (k * Kernel::taps + tap) * Kernel::sums_pitch - behind;
+            const float* const from = of_position + split * Kernel::sums + (k * Kernel::of_channel + tap) *
+                Kernel::sums_pitch - behind;
             if (is_first && split == 0)
               totals.values[k][phase] = there ? *from : 0;
             else if (there)
@@ -1118,7 +1095,7 @@ template <class Kernel> struct Col2imPositions {
       const int place = (first.depth - first_input.depth + first.row - first_input.row) * Kernel::block_tile_columns +
           first.column + column - first_input.column;
       Totals totals;
-      const float* const of_position = sums + part * channels * Kernel::taps * Kernel::sums_pitch + place;
+      const float* const of_position = sums + part * channels * Kernel::of_channel * Kernel::sums_pitch + place;
       if (whole)
         sum<true>(of_position, 0, 0, 0, totals);
       else
@@ -1170,15 +1147,16 @@ template <class Kernel> struct Col2imCopies {
   ThreadCopies<16, group_copies, Kernel::stages_ahead> waiting;
   const float* weight;  // the thread's first of the next k-tile
   const float* x;
-  long long at[1];          // the thread's inputs in x, in channel 0 of the group; below 0 for what does not exist
-  long long plane, of_step;      // from a channel of x to the next; where the next k-tile's channels begin
-  int first, rows, run, thread;  // the next k-tile's first channel, existing rows of the block and positions of a run
+  long long at[1];      // the thread's inputs in x, in channel 0 of the group; below 0 for what does not exist
+  long long plane, of_step;  // from a channel of x to the next; where the next k-tile's channels begin
+  // The next k-tile's first channel; existing rows of the block, of `weights_last` those of a tap; positions of a run.
+  int first, rows, run, thread;
 
   TCONV_DEVICE Col2imCopies(const float* weight, const float* x, int group, int first_channel, int first_k_tile,
       const BlockTilePosition& block_tile, int batch, int depths, int height, int width, int thread) : x(x),
       plane(static_cast<long long>(depths) * height * width), first(first_k_tile * kKTileChannels), thread(thread) {
     const int left = Kernel::group_out_channels - first_channel;
-    rows = (left < Kernel::channels ? left : Kernel::channels) * Kernel::taps;
+    rows = (left < Kernel::channels ? left : Kernel::channels) * Kernel::of_channel;
     this->weight = weight + (static_cast<long long>(group) * Kernel::group_in_channels + first + thread /
         weight_sharers) * filter + static_cast<long long>(first_channel) * kernel + thread % weight_sharers *
         weight_items;
@@ -1446,11 +1424,13 @@ struct conv_ups_0_layer {
   using Width = Col2imSpan<Axis<16, 8, 4, 1>, 96, 4, 1>;
   static constexpr int block_tile_columns = 96, group_in_channels = 256, weight_sets = 32, threads = 256, shared_bytes =
       221184, size = 96, step = 92, stride = 8, sum_channels = 1, channels = 4, group_out_channels = 128, phases = 8,
-      kernel = 16, moved = 4, tap_period = 8, sums = 6400, taps = 16, sums_pitch = 100, splits = 2, vector = 4,
-      run_positions = 96, padding = 4, input_pitch = 384, run_copies = 25, channel_copies = 16, set_threads = 128,
-      row_copies = 24, stages_ahead = 4, stage_weight_bytes = 9216, set_k_tiles = 4, weight_pitch = 288,
-      warpgroups_high = 1, stages = 4, eights = 16, positions = 96, position_turns = 1, product_rows = 96, row_blocks
-      = 32, set_bytes = 110592, moved_bytes = 24576, stage_bytes = 21504, factor_bytes = 12288;
+          kernel = 16, moved = 4, tap_period = 8, sums = 6400, of_channel = 16, sums_pitch = 100, splits = 2,
+          vector = 4, run_positions = 96, padding = 4, input_pitch = 384, run_copies = 25, channel_copies = 16,
+          set_threads = 128, row_copies = 24, stages_ahead = 4, stage_weight_bytes = 9216, set_k_tiles = 4,
+          weight_pitch =
+      288, warpgroups_high = 1, stages = 4, eights = 16, positions = 96, position_turns = 1, product_rows = 96,
+          row_blocks = 32, set_bytes = 110592, moved_bytes = 24576, stage_bytes = 21504, factor_bytes =
+      12288;
 };
 
 // 1-D 128->64 k16 s8 p4 bias tf32
@@ -1458,11 +1438,12 @@ struct conv_ups_1_layer {
   using Width = Col2imSpan<Axis<16, 8, 4, 1>, 192, 4, 1>;
   static constexpr int block_tile_columns = 192, group_in_channels = 128, weight_sets = 11, threads = 256, shared_bytes
       = 217088, size = 192, step = 188, stride = 8, sum_channels = 2, channels = 6, group_out_channels = 64, phases =
-      8, kernel = 16, moved = 4, tap_period = 8, sums = 25088, taps = 16, sums_pitch = 196, splits = 1, vector = 4,
-      run_positions = 192, padding = 4, input_pitch = 768, run_copies = 49, channel_copies = 24, set_threads = 256,
-      row_copies = 48, stages_ahead = 4, stage_weight_bytes = 17408, set_k_tiles = 4, weight_pitch = 544,
-      warpgroups_high = 2, stages = 4, eights = 32, positions = 192, position_turns = 1, product_rows = 192,
-      row_blocks = 11, set_bytes = 217088, moved_bytes = 49152, stage_bytes = 41984, factor_bytes = 24576;
+      8, kernel = 16, moved = 4, tap_period = 8, sums = 25088, of_channel = 16, sums_pitch = 196, splits = 1, vector =
+      4, run_positions = 192, padding = 4, input_pitch = 768, run_copies = 49, channel_copies = 24, set_threads = 256,
+          row_copies = 48, stages_ahead = 4, stage_weight_bytes = 17408, set_k_tiles = 4, weight_pitch
+      = 544, warpgroups_high = 2, stages = 4, eights = 32, positions = 192, position_turns = 1, product_rows = 192,
+          row_blocks = 11, set_bytes = 217088, moved_bytes = 49152, stage_bytes = 41984, factor_bytes
+      = 24576;
 };
 
 // 1-D 64->32 k4 s2 p1 bias tf32
@@ -1470,11 +1451,12 @@ struct conv_ups_2_layer {
   using Width = Col2imSpan<Axis<4, 2, 1, 1>, 256, 4, 1>;
   static constexpr int block_tile_columns = 256, group_in_channels = 64, weight_sets = 2, threads = 128, shared_bytes =
       149504, size = 256, step = 252, stride = 2, sum_channels = 16, channels = 16, group_out_channels = 32, phases =
-      2, kernel = 4, moved = 1, tap_period = 2, sums = 16640, taps = 4, sums_pitch = 260, splits = 1, vector = 2,
-      run_positions = 256, padding = 1, input_pitch = 1024, run_copies = 65, channel_copies = 16, set_threads = 128,
-      row_copies = 64, stages_ahead = 2, stage_weight_bytes = 9216, set_k_tiles = 2, weight_pitch = 288,
-      warpgroups_high = 1, stages = 2, eights = 16, positions = 256, position_turns = 2, product_rows = 256,
-      row_blocks = 2, set_bytes = 149504, moved_bytes = 65536, stage_bytes = 41984, factor_bytes = 32768;
+      2, kernel = 4, moved = 1, tap_period = 2, sums = 16640, of_channel = 4, sums_pitch = 260, splits = 1, vector =
+      2, run_positions = 256, padding = 1, input_pitch = 1024, run_copies = 65, channel_copies = 16, set_threads = 128,
+          row_copies = 64, stages_ahead = 2, stage_weight_bytes = 9216, set_k_tiles = 2, weight_pitch =
+      288, warpgroups_high = 1, stages = 2, eights = 16, positions = 256, position_turns = 2, product_rows = 256,
+          row_blocks = 2, set_bytes = 149504, moved_bytes = 65536, stage_bytes = 41984, factor_bytes =
+      32768;
 };
 
 // 1-D 32->16 k4 s2 p1 bias tf32
@@ -1482,11 +1464,12 @@ struct conv_ups_3_layer {
   using Width = Col2imSpan<Axis<4, 2, 1, 1>, 96, 4, 1>;
   static constexpr int block_tile_columns = 96, group_in_channels = 32, weight_sets = 1, threads = 128, shared_bytes =
       46080, size = 96, step = 92, stride = 2, sum_channels = 8, channels = 16, group_out_channels = 16, phases = 2,
-      kernel = 4, moved = 1, tap_period = 2, sums = 6400, taps = 4, sums_pitch = 100, splits = 1, vector = 2,
-      run_positions = 96, padding = 1, input_pitch = 384, run_copies = 25, channel_copies = 16, set_threads = 128,
-      row_copies = 24, stages_ahead = 1, stage_weight_bytes = 9216, set_k_tiles = 1, weight_pitch = 288,
-      warpgroups_high = 1, stages = 1, eights = 16, positions = 96, position_turns = 1, product_rows = 96, row_blocks
-      = 1, set_bytes = 46080, moved_bytes = 24576, stage_bytes = 21504, factor_bytes = 12288;
+          kernel = 4, moved = 1, tap_period = 2, sums = 6400, of_channel = 4, sums_pitch = 100, splits = 1, vector = 2,
+          run_positions = 96, padding = 1, input_pitch = 384, run_copies = 25, channel_copies = 16, set_threads = 128,
+          row_copies = 24, stages_ahead = 1, stage_weight_bytes = 9216, set_k_tiles = 1, weight_pitch =
+      288, warpgroups_high = 1, stages = 1, eights = 16, positions = 96, position_turns = 1, product_rows = 96,
+          row_blocks = 1, set_bytes = 46080, moved_bytes = 24576, stage_bytes = 21504, factor_bytes =
+      12288;
 };
 
 TCONV_CONSTANT Launch conv_ups_0_launch(const Sizes& sizes) { return col2im_wgmma_launch<conv_ups_0_layer>(sizes); }
@@ -2297,9 +2280,9 @@ TCONV_DEVICE void mma_store(const MmaAccumulators<Kernel>& accumulators, const E
 }
 
 // Prepares weights where a tile of rows has one phase. A thread loads some neighbouring taps of the filters of its
-// lane's two rows, because these taps are neighbours in memory. Each tap is a pair: one phase at one shift. Pairs
-// without a tap are gaps. They become zeros if they are loaded to shared memory with the others, though nobody
-// multiplies them.
+// lane's two rows, because these taps are neighbours in memory, unless channels are. Each tap is a pair: one phase at
+// one shift. Pairs without a tap are gaps. They become zeros if they are loaded to shared memory with the others,
+// though nobody multiplies them.
 template <class Kernel> struct MmaFilters {
 
   static constexpr int units = kUnits, together = Kernel::taps_together;
@@ -2340,11 +2323,12 @@ template <class Kernel> struct MmaFilters {
       const int in_channel = step * kStepChannels + (lane % 4 + u / 2 * 4);
       const bool present = out_channel < Kernel::group_out_channels && in_channel < Kernel::group_in_channels;
       // The address of a weight: tap `tap` of the filter from an input channel to an output channel, both counted
-      // inside the group. Weights lie as [group][input channel][output channel][tap].
-      const long long filter =
-          (static_cast<long long>(group) * Kernel::group_in_channels + (present ? in_channel : 0)) *
-              Kernel::group_out_channels + (present ? out_channel : 0);
-      const float* const from = weight + filter * Kernel::kernel + first_tap;
+      // inside the group. Weights lie as [group][input channel][output channel][tap] or, of `weights_last`, with the
+      // output channels of a tap as neighbours: channels_last, as PyTorch calls that.
+      constexpr int taps = Kernel::kernel;
+      const long long channel = static_cast<long long>(group) * Kernel::group_in_channels + (present ? in_channel : 0);
+      const float* const from =
+          weight + (channel * Kernel::group_out_channels + (present ? out_channel : 0)) * taps + first_tap;
 
       load_present<load_bytes>(from, present, loaded[u][0].values);
     }
@@ -2551,7 +2535,7 @@ struct conv_ups_0_any_size_layer {
   using Width = Axis<16, 8, 0, 1>;
   using WidthShifts = Shifts<Axis<16, 8, 0, 1>>;
   static constexpr int block_tile_columns = 64, group_in_channels = 256, weight_sets = 16, threads = 256, shared_bytes =
-      102416, group_out_channels = 128, kernel = 16, lane_places = 8, warps_position_tiles = 8, channel_bytes = 288,
+      102416, kernel = 16, group_out_channels = 128, lane_places = 8, warps_position_tiles = 8, channel_bytes = 288,
           thread_patches = 9, halo_patches = 65, row_patches = 65, k_tile_channels = 64, thread_loads
       = 18, input_stages = 2, thread_channels = 2, stride = 8, block_tile_origin = 4, blocks = 1, warps_row_tiles = 2,
           warps_splits = 4, warps = 2, subtile_slots = 1, subtile_position_tiles = 8, subtile_pitch = 288,
@@ -2569,7 +2553,7 @@ struct conv_ups_1_any_size_layer {
   using Width = Axis<16, 8, 0, 1>;
   using WidthShifts = Shifts<Axis<16, 8, 0, 1>>;
   static constexpr int block_tile_columns = 32, group_in_channels = 128, weight_sets = 4, threads = 128, shared_bytes =
-      75792, group_out_channels = 64, kernel = 16, lane_places = 2, warps_position_tiles = 2, channel_bytes = 160,
+      75792, kernel = 16, group_out_channels = 64, lane_places = 2, warps_position_tiles = 2, channel_bytes = 160,
           thread_patches = 5, halo_patches = 33, row_patches = 33, k_tile_channels = 32, thread_loads
       = 10, input_stages = 2, thread_channels = 2, stride = 8, block_tile_origin = 4, blocks = 3, warps_row_tiles = 8,
           warps_splits = 2, warps = 2, subtile_slots = 8, subtile_position_tiles = 2, subtile_pitch = 160,
@@ -2587,7 +2571,7 @@ struct conv_ups_2_any_size_layer {
   using Width = Axis<4, 2, 0, 1>;
   using WidthShifts = Shifts<Axis<4, 2, 0, 1>>;
   static constexpr int block_tile_columns = 32, group_in_channels = 64, weight_sets = 1, threads = 128, shared_bytes =
-      43024, group_out_channels = 32, kernel = 4, lane_places = 2, warps_position_tiles = 2, channel_bytes = 160,
+      43024, kernel = 4, group_out_channels = 32, lane_places = 2, warps_position_tiles = 2, channel_bytes = 160,
           thread_patches = 5, halo_patches = 33, row_patches = 33, k_tile_channels = 64, thread_loads
       = 20, input_stages = 1, thread_channels = 4, stride = 2, block_tile_origin = 1, blocks = 5, warps_row_tiles = 2,
           warps_splits = 1, warps = 4, subtile_slots = 2, subtile_position_tiles = 2, subtile_pitch = 160,
@@ -2605,7 +2589,7 @@ struct conv_ups_3_any_size_layer {
   using Width = Axis<4, 2, 0, 1>;
   using WidthShifts = Shifts<Axis<4, 2, 0, 1>>;
   static constexpr int block_tile_columns = 64, group_in_channels = 32, weight_sets = 1, threads = 128, shared_bytes =
-      20496, group_out_channels = 16, kernel = 4, lane_places = 2, warps_position_tiles = 2, channel_bytes = 288,
+      20496, kernel = 4, group_out_channels = 16, lane_places = 2, warps_position_tiles = 2, channel_bytes = 288,
           thread_patches = 9, halo_patches = 65, row_patches = 65, k_tile_channels = 32, thread_loads
       = 18, input_stages = 1, thread_channels = 2, stride = 2, block_tile_origin = 1, blocks = 6, warps_row_tiles = 2,
           warps_splits = 1, warps = 4, subtile_slots = 2, subtile_position_tiles = 2, subtile_pitch = 160,

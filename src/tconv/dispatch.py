@@ -16,7 +16,7 @@ from torch._prims_common import suggest_memory_format
 from torch.autograd import forward_ad
 
 from tconv.errors import Unsupported
-from tconv.memory import CHANNELS_LAST_FORMATS
+from tconv.memory import CHANNELS_LAST_FORMATS, lies_last
 from tconv.metadata import has_memory
 from tconv.planner import FAMILIES, Gpu, Plan, Unplannable, choose
 from tconv.planner.choice import reads_channels_last, was_slower, why_pytorch
@@ -182,6 +182,7 @@ def _problem(dims: int, input: Tensor, weight: Tensor, bias: Tensor | None, argu
         groups=groups,
         bias=bias is not None,
         precision=PRECISION_OF[input.dtype],
+        weights_last=lies_last(weight),
     )
     extra = _triple(_per_axis("output_padding", output_padding, dims), 0)
     return Problem(layer, shape[0], _triple(shape[2:], 1), extra)
@@ -245,7 +246,9 @@ def _conversions(tensors: dict[str, Tensor], memory_format: torch.memory_format,
     copied = tuple(
         f"{name} is copied to contiguous"
         for name, tensor in tensors.items()
-        if not tensor.is_contiguous() and not (directly and name == "input")
+        if not tensor.is_contiguous()
+        and not (directly and name == "input")
+        and not (name == "weight" and lies_last(tensor))
     )
     if memory_format == torch.contiguous_format or directly:
         return copied

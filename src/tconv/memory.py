@@ -11,6 +11,18 @@ CHANNELS_LAST_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 VECTOR_BYTES = 16
 
 
+def lies_last(weight: Tensor) -> bool:
+    """Whether a layer's weights lie in channels_last, and not also contiguously."""
+    if weight.is_contiguous() or weight.dim() not in CHANNELS_LAST_FORMATS:
+        return False
+    return weight.is_contiguous(memory_format=CHANNELS_LAST_FORMATS[weight.dim()])
+
+
+def laid_out(weight: Tensor, last: bool) -> Tensor:
+    """A layer's weights, or a copy, in channels_last if `last`, else contiguous."""
+    return weight.contiguous(memory_format=CHANNELS_LAST_FORMATS[weight.dim()] if last else torch.contiguous_format)
+
+
 def aligned(tensor: Tensor) -> Tensor:
     """The tensor, or a copy that begins at a multiple of 16 bytes: kernels may read that many at once."""
     return tensor.clone() if tensor.data_ptr() % VECTOR_BYTES else tensor

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -111,6 +111,8 @@ class Layer:
 
     Args:
         epilogue: the text of the program that is applied to its outputs (`tconv.pointwise`); none of them is empty.
+        weights_last: weights lie in memory as (in_channels, *kernel, out_channels / groups), which is PyTorch's
+            channels_last of them; else as `weight_shape`.
 
     Raises:
         InvalidProblem: for values that PyTorch refuses as well.
@@ -127,6 +129,7 @@ class Layer:
     bias: bool = False
     precision: Precision = "fp32"
     epilogue: str = ""
+    weights_last: bool = False
 
     def __post_init__(self) -> None:
         if self.spatial_dims not in (1, 2, 3):
@@ -186,6 +189,11 @@ class Layer:
         """The most multiply-adds that any one output takes: K of the error bounds."""
         return self.in_channels_per_group * math.prod(axis.taps_per_phase for axis in self.axes)
 
+    def in_channels_last(self) -> Layer:
+        """The layer with its weights in channels_last; itself where that is no order of its own."""
+        differs = self.spatial_dims > 1 and self.out_channels_per_group > 1 and math.prod(self.kernel) > 1
+        return replace(self, weights_last=True) if differs else self
+
     def describe(self) -> str:
         """One line as people write it: ``2-D 32→64 k3 s(5,1) p1 d2 groups 4 bias fp32 then max(y, 0)``."""
         words = [f"{self.spatial_dims}-D {self.in_channels}→{self.out_channels}"]
@@ -195,6 +203,7 @@ class Layer:
             if set(used) != {usual}:
                 words.append(letter + (f"({','.join(map(str, used))})" if len(set(used)) > 1 else str(used[0])))
         words += [f"groups {self.groups}"] * (self.groups > 1) + ["bias"] * self.bias + [self.precision]
+        words += ["weights channels_last"] * self.weights_last
         words += [f"then {self.epilogue}"] * bool(self.epilogue)
         return " ".join(words)
 

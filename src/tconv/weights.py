@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from tconv.memory import aligned
+from tconv.memory import aligned, laid_out
 from tconv.planner import Plan
 
 
@@ -24,6 +24,8 @@ class Preparing(Protocol):
 
     @property
     def preparing(self) -> Any: ...
+    @property
+    def weights_last(self) -> bool: ...
 
     def prepare(self, weight: int, memory: Tensor | None = None) -> Tensor: ...
 
@@ -33,7 +35,11 @@ def layout_of(plan: Plan) -> str:
 
     Empty where it takes them as they are.
     """
-    return "" if plan.preparation is None else hashlib.sha256(repr(plan.kernel).encode()).hexdigest()[:16]
+    if plan.preparation is None:
+        return ""
+    # How they lay before makes no difference.
+    kernel = replace(plan.kernel, layer=replace(plan.kernel.layer, weights_last=False))
+    return hashlib.sha256(repr(kernel).encode()).hexdigest()[:16]
 
 
 def prepare(launcher: Preparing, weight: Tensor, memory: Tensor | None = None) -> Tensor:
@@ -43,7 +49,7 @@ def prepare(launcher: Preparing, weight: Tensor, memory: Tensor | None = None) -
         memory: what an earlier call gave, to be written anew; by default memory is allocated.
     """
     device = weight.device
-    weight = aligned(weight.contiguous())  # held until it was read
+    weight = aligned(laid_out(weight, launcher.weights_last))  # held until it was read
     if memory is not None:
         torch.cuda.synchronize(device)  # nobody still reads what is written anew
     memory = launcher.prepare(weight.data_ptr(), memory)

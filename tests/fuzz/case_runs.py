@@ -24,7 +24,7 @@ from tconv.evaluation.poison import poisoned
 from tconv.evaluation.reference import Operands, exact, rounded_tf32
 from tconv.evaluation.tolerance import TF32_OPERANDS, Tolerance, half_ulp
 from tconv.kernels import source
-from tconv.memory import aligned
+from tconv.memory import aligned, laid_out
 from tconv.planner import (
     COL2IM,
     COL2IM_ROWS,
@@ -203,7 +203,10 @@ class _EmulatorRun:
         self.y = torch.full(case.problem.output_shape, float("nan"), dtype=self.operands.x.dtype)
 
     def launches(self, kernel: str) -> list[Launch]:
-        return launches(kernel, self.plan, self.case.problem, *self.operands, self.y)
+        x, weight, bias = self.operands
+        if self.case.problem.layer.weights_last:
+            weight = aligned(weight.movedim(1, -1).contiguous())
+        return launches(kernel, self.plan, self.case.problem, x, weight, bias, self.y)
 
 
 def on_gpu(cases: Sequence[Case]) -> tuple[Report, int]:
@@ -242,7 +245,8 @@ def _through_library(case: Case, operands: Operands, report: Report) -> Iterator
     layer, used = problem.layer, slice(3 - problem.layer.spatial_dims, None)
     front = (tconv.conv_transpose1d, tconv.conv_transpose2d, tconv.conv_transpose3d)[layer.spatial_dims - 1]
     # Copying to the GPU makes some views contiguous, so they are made anew there.
-    tensors = _stored(Operands(*(None if t is None else t.cuda() for t in operands)), case.storage)
+    x, weight, bias = _stored(Operands(*(None if t is None else t.cuda() for t in operands)), case.storage)
+    tensors = Operands(x, laid_out(weight, True) if layer.weights_last else weight, bias)
     arguments = (layer.stride[used], layer.padding[used], problem.output_padding[used], layer.groups)
     call = (*tensors, *arguments, layer.dilation[used])
     if decide(*call).plan is not None:
@@ -270,6 +274,8 @@ def _through_loader(case: Case, report: Report) -> Iterator[Tensor]:
     tensors = Operands(*contiguous)
     if case.storage == "offset":
         tensors = offset_storage(tensors)
+    if plan.kernel.layer.weights_last:
+        tensors = tensors._replace(weight=laid_out(tensors.weight, True))
     if FAMILIES[plan.kernel.family].alignment > 1:
         tensors = tensors._replace(x=aligned(tensors.x), weight=aligned(tensors.weight))
     count = torch.Size(case.problem.output_shape).numel()

@@ -19,6 +19,8 @@ _CHANNEL_BORDERS = (16, 32, 64, 128)
 _POSITION_BORDERS = (32, 64, 128, 256, 512, 2048, 8192)
 _TRIES = 50
 
+#: How many layers have weights in channels_last, where that is an order of its own.
+_WEIGHTS_LAST = 0.3
 #: What `large_problem` draws from: channels of all groups, and sizes by the number of axes.
 _LARGE_CHANNELS = (16, 24, 48, 64, 80, 96, 128, 192, 256, 384, 512, 1024)
 _LARGE_SIZES = {1: (256, 1024, 5000, 65536), 2: (14, 28, 64, 127, 256, 512, 1024), 3: (8, 16, 31, 64, 96, 128)}
@@ -104,11 +106,12 @@ def _layer(dice: Random, budget: Budget) -> Layer:
         weights = groups * inputs * outputs * math.prod(kernel)
         if weights > budget.elements or groups * outputs * math.prod(stride) > budget.elements:
             continue
-        return Layer(
+        layer = Layer(
             *(dims, groups * inputs, groups * outputs, kernel, stride, padding, dilation, groups),
             bias=dice.random() < 0.5,
             precision=dice.choice(PRECISIONS),
         )
+        return layer.in_channels_last() if dice.random() < _WEIGHTS_LAST else layer
 
 
 def _axis(dice: Random, dims: int) -> Axis:

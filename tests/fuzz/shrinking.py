@@ -79,7 +79,7 @@ def _changes(case: Case) -> Iterator[dict[str, Any]]:
             yield {"spatial_dims": layer.spatial_dims - 1} | {
                 name: _to_front(getattr(source, name), axis) for source, name in _by_axis(problem)
             }
-    yield from ({name: value} for name, value in (("bias", False), ("precision", "fp32")))
+    yield from ({name: value} for name, value in (("bias", False), ("weights_last", False), ("precision", "fp32")))
     yield from ({name: Case.__dataclass_fields__[name].default} for name in ("storage", "multiprocessors"))
     yield {"wide_index": False}
     yield {"tensor_cores": False}
@@ -95,7 +95,10 @@ def _changed(case: Case, changes: dict[str, Any]) -> Case:
     def of(kind: Any) -> dict[str, Any]:
         return {name: value for name, value in changes.items() if name in kind.__dataclass_fields__}
 
-    problem = replace(case.problem, layer=replace(layer, **of(Layer)), **of(type(case.problem)))
+    layer = replace(layer, **of(Layer))
+    if layer.weights_last:  # smaller, it may be no order of its own any more
+        layer = replace(layer, weights_last=False).in_channels_last()
+    problem = replace(case.problem, layer=layer, **of(type(case.problem)))
     return replace(case, problem=problem, **of(Case))
 
 

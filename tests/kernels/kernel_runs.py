@@ -109,6 +109,11 @@ def stored(tensor: torch.Tensor, instance: Instance) -> torch.Tensor:
     return tensor.movedim(1, -1).contiguous() if _channels_last(instance) else tensor
 
 
+def stored_weight(weight: torch.Tensor, problem: Problem) -> torch.Tensor:
+    """A layer's weights, one behind the other as its kernel reads them."""
+    return weight.movedim(1, -1).contiguous() if problem.layer.weights_last else weight
+
+
 def seen(result: torch.Tensor, instance: Instance) -> torch.Tensor:
     """A result that was written as `stored` says, in the order of its axes."""
     return result.movedim(-1, 1).contiguous() if _channels_last(instance) else result
@@ -133,7 +138,7 @@ def emulate(
     x, weight, bias, operands = tensors
     x, y = (stored(t, instance) for t in (x, torch.full(problem.output_shape, float("nan"), dtype=x.dtype)))
     operands = [stored(operand, instance) for operand in operands]
-    of_plan = launches(name, plan, problem, x, weight, bias, y, operands)
+    of_plan = launches(name, plan, problem, x, stored_weight(weight, problem), bias, y, operands)
     run(text or source.unit(instance.kernel), of_plan, mode=mode, order=order, copies=copies)
     return seen(y, instance)
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from kernel_runs import INSTANCES, PROGRAMMED
 
-from tconv.kernels.instances import PROGRAMS, Instance, with_program
+from tconv.kernels.instances import PROGRAMS, Instance, with_program, with_weights_last
 
 # What is changed, into what, which instance shows it, and how the emulator is run.
 MUTATIONS = {
@@ -71,8 +71,8 @@ MUTATIONS = {
         "address",
     ),
     "group left out of the weight offset": (
-        "static_cast<long long>(group * Layer::group_in_channels + in_channel)",
-        "static_cast<long long>(in_channel)",
+        "channel = static_cast<long long>(group) * Layer::group_in_channels + in_channel;",
+        "channel = in_channel;",
         "2d-asymmetric-grouped-fp16-narrow",
         "plain",
     ),
@@ -208,6 +208,12 @@ MUTATIONS = {
         "2d-k3-s5-d2-fp32-wide",
         "plain",
     ),
+    "weights in channels_last read as contiguous ones": (
+        "if (Layer::weights_last) return weight",
+        "if (false) return weight",
+        "2d-k3-s1-fp16-wide-weights_last",
+        "plain",
+    ),
 }
 
 MUTATIONS_OF_MMA = {
@@ -236,8 +242,8 @@ MUTATIONS_OF_MMA = {
         "plain",
     ),
     "weights of the wrong group": (
-        "(static_cast<long long>(group) * Layer::group_in_channels + in_channel)",
-        "(static_cast<long long>(in_channel))",
+        "channel = static_cast<long long>(group) * Layer::group_in_channels + in_channel;",
+        "channel = in_channel;",
         "mma-2d-k4-s2-multiplier-tf32-flat",
         "plain",
     ),
@@ -485,6 +491,18 @@ MUTATIONS_OF_MMA = {
         "Layer::has_bias ? bias + first_channel : bias",
         "bias",
         "mma-2d-k4-s2-multiplier-tf32-flat",
+        "plain",
+    ),
+    "taps taken for neighbours, where channels are": (
+        "return Layer::weights_last ? Layer::group_out_channels : 1;",
+        "return 1;",
+        "mma-2d-k3-s1-fp16-split-weights_last",
+        "plain",
+    ),
+    "several weights loaded at once, where channels are neighbours": (
+        "Layer::weights_last ? Shape::item_bytes : greatest_common_divisor(together",
+        "greatest_common_divisor(together",
+        "mma-2d-k4-s2-full-tf32-wide-weights_last",
         "plain",
     ),
 }
@@ -790,6 +808,12 @@ MUTATIONS_OF_WGMMA = {
         "wgmma-2d-k4-s2-multiplier-fp16-one",
         "plain",
     ),
+    "channels counted as taps, where they are neighbours": (
+        "const int tap = Layer::weights_last ? slow : fast,",
+        "const int tap = fast,",
+        "wgmma-2d-k3-s2-op1-fp16-all-weights_last",
+        "plain",
+    ),
 }
 
 
@@ -962,6 +986,18 @@ MUTATIONS_OF_COL2IM_WGMMA = {
         "col2im_wgmma-1d-k16-s8-phases-fp16-part",
         "address",
     ),
+    "weights in channels_last from where rows of contiguous ones begin": (
+        "static_cast<long long>(first_channel) * (Layer::weights_last ? 1 : kernel) +",
+        "static_cast<long long>(first_channel) * kernel +",
+        "col2im_wgmma-2d-dense-tf32-last-weights_last",
+        "plain",
+    ),
+    "channels of a tap beyond the last, in channels_last": (
+        "(Layer::weights_last ? number * weight_items % Tile::channels : number * weight_items) < rows);",
+        "true);",
+        "col2im_wgmma-2d-k3-s1-tf32-high-weights_last",
+        "address",
+    ),
 }
 
 
@@ -1116,6 +1152,12 @@ MUTATIONS_OF_COL2IM_ROWS = {
         "col2im_rows-2d-k6x4-s2-maps-tf32-narrow",
         "address",
     ),
+    "taps counted before channels, in channels_last": (
+        "return Layer::weights_last ? at / Tile::channels : at % taps;",
+        "return at % taps;",
+        "col2im_rows-2d-k6x4-s2-maps-fp16-narrow-weights_last",
+        "plain",
+    ),
 }
 
 
@@ -1269,8 +1311,8 @@ MUTATIONS_OF_COL2IM: dict[str, tuple[str, str, str, str]] = {
         "address",
     ),
     "rows of channels beyond the last": (
-        "exists(channel) && number * weight_items < rows",
-        "exists(channel)",
+        "(Layer::weights_last ? number * weight_items % Tile::channels : number * weight_items) < rows);",
+        "true);",
         "col2im-2d-k3-s1-tf32-whole",
         "address",
     ),
@@ -1418,6 +1460,18 @@ MUTATIONS_OF_COL2IM: dict[str, tuple[str, str, str, str]] = {
         "col2im-2d-k2-s2-aligned-tf32-resident",
         "plain",
     ),
+    "rows of a channel, where weights are in channels_last": (
+        "of_channel = Layer::weights_last ? 1 : Taps,",
+        "of_channel = Taps,",
+        "col2im-2d-k3-s1-tf32-last-weights_last",
+        "plain",
+    ),
+    "taps in channels_last only a block's channels apart": (
+        "return row / Shape::Rows::of_tap * Layer::group_out_channels +",
+        "return row / Shape::Rows::of_tap * Shape::Rows::of_tap +",
+        "col2im-2d-k3-s2-odd-fp16-part-weights_last",
+        "plain",
+    ),
 }
 
 
@@ -1436,6 +1490,8 @@ def instance_of(name: str) -> Instance:
     """The named instance, or of those without a program the one of another precision: which one a case has is no
     matter here."""
     bare, _, program = name.rpartition("-")
+    if program == "weights_last":
+        return INSTANCES.get(name) or with_weights_last(INSTANCES[bare])
     if program in PROGRAMS:
         return PROGRAMMED.get(name) or replace(with_program(INSTANCES[bare], PROGRAMS[program]), name=name)
     case, _, width = name.rsplit("-", 2)

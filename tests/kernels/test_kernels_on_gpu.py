@@ -17,6 +17,7 @@ from kernel_runs import (
     random_tensors,
     seen,
     stored,
+    stored_weight,
     worst,
 )
 
@@ -30,6 +31,7 @@ EVERY = {**INSTANCES, **PROGRAMMED}
 def launch(instance: Instance, tensors: Tensors) -> torch.Tensor:
     plan = plan_of(instance, replace(gpu_of(0), multiprocessors=GPU.multiprocessors))
     x, weight, bias = (None if tensor is None else tensor.cuda() for tensor in tensors[:3])
+    weight = stored_weight(weight, instance.problem)
     operands = [stored(operand.cuda(), instance) for operand in tensors.operands]
     y = torch.full(instance.problem.output_shape, float("nan"), dtype=x.dtype, device="cuda")
     x, y = stored(x, instance), stored(y, instance)

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 import torch
-from kernel_runs import GPU, SLICED, Tensors, integer_tensors, plan_of, random_tensors, stored, worst
+from kernel_runs import (
+    GPU,
+    SLICED,
+    Tensors,
+    integer_tensors,
+    plan_of,
+    random_tensors,
+    stored,
+    stored_weight,
+    worst,
+)
 
 from tconv.emulator import EmulatorError, Mode, Order, run
 from tconv.kernels.instances import Instance
@@ -48,7 +58,8 @@ def emulate(
     problem, last = instance.problem, bool(getattr(instance.kernel.tile, "channels_last", 0))
     y, slice_ = sliced(problem, tensors, last)
     x, weight, bias, _ = tensors
-    of_plan = launches(NAME, plan_of(instance, GPU), problem, stored(x, instance), weight, bias, slice_)
+    x, weight = stored(x, instance), stored_weight(weight, problem)
+    of_plan = launches(NAME, plan_of(instance, GPU), problem, x, weight, bias, slice_)
     run(text or unit(instance.kernel, NAME), of_plan, mode=mode, order=order)
     return seen(y, problem, last)
 

@@ -36,7 +36,7 @@ def as_gpu(monkeypatch: pytest.MonkeyPatch) -> Launched:
 
     class Launcher:
         def __init__(self, kernel: object, plan: Plan, device: int, preparing: object, of_inputs: object) -> None:
-            self.plan, self.preparing = plan, preparing
+            self.plan, self.preparing, self.weights_last = plan, preparing, plan.kernel.layer.weights_last
 
         def enqueue(
             self, x: int, weight: int, bias: int, y: int, prepared: bool = False, operands: tuple[int, ...] = ()
@@ -47,10 +47,13 @@ def as_gpu(monkeypatch: pytest.MonkeyPatch) -> Launched:
             dtype, used = getattr(torch, layer.dtype), slice(3 - layer.spatial_dims, 3)
             assert not prepared or self.preparing, "this kernel takes weights as they are"
             own = self.prepare(weight) if self.preparing and not prepared else None
-            weights = _at(weight if own is None else own.data_ptr(), layer.weight_shape, dtype)
+            if self.preparing:
+                weights = _turned_round(_at(weight if own is None else own.data_ptr(), layer.weight_shape, dtype))
+            else:
+                weights = _weights_at(weight, plan)
             result = ops._NATIVE[layer.spatial_dims](
                 _stored_at(x, problem.input_shape, dtype, plan),
-                _turned_round(weights) if self.preparing else weights,
+                weights,
                 _at(bias, (layer.out_channels,), dtype) if layer.bias else None,
                 layer.stride[used],
                 layer.padding[used],
@@ -64,8 +67,7 @@ def as_gpu(monkeypatch: pytest.MonkeyPatch) -> Launched:
 
         def prepare(self, weight: int, memory: torch.Tensor | None = None) -> torch.Tensor:
             launched.prepared.append(self.plan)
-            layer = self.plan.problem.layer
-            prepared = _turned_round(_at(weight, layer.weight_shape, getattr(torch, layer.dtype)))
+            prepared = _turned_round(_weights_at(weight, self.plan).contiguous())
             return prepared if memory is None else memory.copy_(prepared)
 
     monkeypatch.setattr(routes, "decide", lambda *a, **k: decide(*a, gpu=Gpu.h200(), **k))
@@ -103,6 +105,15 @@ def _at(address: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tenso
 def _stored_at(address: int, shape: tuple[int, ...], dtype: torch.dtype, plan: Plan) -> torch.Tensor:
     """The input or output of a plan's kernel at `address`."""
     if not reads_channels_last(plan):
+        return _at(address, shape, dtype)
+    return _at(address, (shape[0], *shape[2:], shape[1]), dtype).movedim(-1, 1)
+
+
+def _weights_at(address: int, plan: Plan) -> torch.Tensor:
+    """The weights at `address`, as the plan's kernel reads them."""
+    layer = plan.kernel.layer
+    shape, dtype = layer.weight_shape, getattr(torch, layer.dtype)
+    if not layer.weights_last:
         return _at(address, shape, dtype)
     return _at(address, (shape[0], *shape[2:], shape[1]), dtype).movedim(-1, 1)
 

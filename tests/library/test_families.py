@@ -130,9 +130,41 @@ def test_what_is_channels_last_only_in_part_is_copied(as_gpu: list[Plan]) -> Non
     close(result, torch.conv_transpose2d(x, weight))
 
 
+@pytest.mark.parametrize("layer", [(16, 8, 1), (16, 8, 16), (2, 64, 1)], ids=["dense", "depthwise", "wide"])
+@pytest.mark.parametrize("of_input", [torch.contiguous_format, torch.channels_last], ids=str)
+def test_weights_in_channels_last_are_read_as_they_lie(
+    of_input: torch.memory_format,
+    layer: tuple[int, int, int],
+    as_gpu: list[Plan],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    in_channels, out_channels, groups = layer
+    weight = torch.randn(in_channels, out_channels, 2, 2).to(memory_format=torch.channels_last)
+    x = torch.randn(2, in_channels, 8, 8).to(memory_format=of_input)
+    expected = torch.conv_transpose2d(x, weight, groups=groups)
+    route = routes.find_route(2, x, weight, None, (1, 0, 0, groups, 1))
+    assert route is not None
+    read: list[int] = []
+    enqueue = route.launcher.enqueue
+    monkeypatch.setattr(route.launcher, "enqueue", lambda x, w, *rest: (read.append(w), enqueue(x, w, *rest)))
+    again = routes._launch_of(route.plan, route.device, route.launcher, route.memory_format, route.copies)
+    close(again(x, weight, None), expected)
+    assert read == [weight.data_ptr()] and as_gpu[-1].kernel.layer.weights_last
+
+
+def test_weights_of_one_channel_or_tap_lie_in_both_formats() -> None:
+    for shape in ((16, 1, 3, 3), (16, 8, 1, 1)):
+        weight = torch.randn(shape).to(memory_format=torch.channels_last)
+        plan = tconv.explain(torch.randn(2, 16, 9, 9), weight, gpu=H200, family="direct").plan
+        assert plan is not None and not plan.kernel.layer.weights_last
+
+
 def test_an_explanation_names_the_copies_that_are_made() -> None:
     x, weight = dense()
     x = x.to(memory_format=torch.channels_last)
     assert tconv.explain(x, weight, gpu=H200, family="mma").conversions == ()
     copies = tconv.explain(x, weight, gpu=H200, family="direct").conversions
     assert len(copies) == 2 and "input" in copies[0] and "result" in copies[1]
+    weight = weight.to(memory_format=torch.channels_last)
+    explained = tconv.explain(x, weight, gpu=H200, family="mma")
+    assert explained.conversions == () and "weights channels_last" in str(explained)

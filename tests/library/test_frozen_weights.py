@@ -7,6 +7,7 @@ import io
 import pickle
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,8 +16,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
 import tconv
-from tconv import routes
-from tconv.planner import Gpu
+from tconv import problem, routes
+from tconv.planner import MMA, Gpu
+from tconv.weights import layout_of
 
 Layer = tconv.ConvTranspose2d
 X = torch.randn(1, 32, 8, 8)
@@ -301,6 +303,14 @@ def test_weights_in_any_layout(memory_format: torch.memory_format, as_mma: Any) 
         _assert_right(layer, x)
         _assert_right(layer, x)
     assert len(as_mma) == 4
+
+
+def test_how_weights_lay_before_makes_no_difference_to_prepared_ones() -> None:
+    layer = problem.Layer(2, 64, 32, (1, 4, 4), (1, 2, 2), precision="fp16")
+    layers = (layer, layer.in_channels_last())
+    plan, of_last = (MMA.plan(problem.Problem(each, 2, (1, 8, 8)), Gpu.h200()) for each in layers)
+    assert of_last.kernel.layer.weights_last and replace(of_last.kernel, layer=plan.kernel.layer) == plan.kernel
+    assert layout_of(plan) == layout_of(of_last) != ""
 
 
 def test_kernels_that_take_weights_as_they_are(as_cuda: Any) -> None:

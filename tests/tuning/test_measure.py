@@ -135,7 +135,8 @@ def test_a_job_asks_what_the_library_asks_and_what_a_file_asks() -> None:
 def test_channels_last_is_asked_where_it_exists() -> None:
     double = replace(DENSE, layer=replace(DENSE.layer, precision="fp64"))
     asked = [job.questions for job in jobs_of(DENSE, DEPTHWISE, double, channels_last=True)]
-    assert asked[0] == (Question(DENSE, "tf32", True),)
+    weights_last = replace(DENSE, layer=replace(DENSE.layer, weights_last=True))
+    assert asked[0] == (Question(weights_last, "tf32", True),)
     assert not any(question.channels_last for questions in asked[1:] for question in questions)
     (job, *_) = jobs_of(DENSE, channels_last=True)
     assert any(kernel.family == "mma" and kernel.tile.channels_last for kernel in job.kernels)

@@ -34,15 +34,16 @@ class _Launcher:
         assert (preparing is None) == (plan.preparation is None)
         assert (of_inputs is None) == (plan.inputs is None)
         self.problem, self.directly = plan.problem, reads_channels_last(plan)
+        self.weights_last = plan.kernel.layer.weights_last
 
     def prepare(self, weight: int) -> torch.Tensor:
-        return _stored_at(weight, self.problem.layer.weight_shape, False).neg()
+        return _stored_at(weight, self.problem.layer.weight_shape, self.weights_last).contiguous().neg()
 
     def enqueue(
         self, x: int, weight: int, bias: int, y: int, prepared: bool = False, operands: tuple[int, ...] = ()
     ) -> None:
         layer = self.problem.layer
-        weights = _stored_at(weight, layer.weight_shape, False)
+        weights = _stored_at(weight, layer.weight_shape, self.weights_last and not prepared)
         given = Operands(
             _stored_at(x, self.problem.input_shape, self.directly),
             weights.neg() if prepared else weights,
@@ -66,7 +67,8 @@ def test_a_kernel_is_called_as_the_library_does(
     monkeypatch.setattr(loader, "load", lambda cubin, name, shared_bytes, device: "kernel")
     monkeypatch.setattr(trials, "Launcher", _Launcher)
     problem = replace(PROBLEM, layer=replace(PROBLEM.layer, epilogue=program))
-    question, gpu = Question(problem, "tf32", channels_last), Gpu.h200()
+    question, gpu = Question(problem, "tf32"), Gpu.h200()
+    question = question.in_channels_last() if channels_last else question
     kernel = next(kernel for kernel, _ in leading(question, gpu, 4) if kernel.family == family)
     plan = replan(question.problem_of(kernel.family), kernel, gpu)
     assert plan is not None and reads_channels_last(plan) == (channels_last and family == "mma")

@@ -53,7 +53,7 @@ class Launcher:
         of_inputs: the kernel that prepares the inputs, where the plan has that.
     """
 
-    __slots__ = ("_device", "_prepare_alone", "_prepared_bytes", "enqueue", "preparing")
+    __slots__ = ("_device", "_prepare_alone", "_prepared_bytes", "enqueue", "preparing", "weights_last")
 
     #: Enqueues the kernels of a call on the current stream of the device, which is the current device: a function
     #: ``(x, weight, bias, y, prepared=False, operands=())`` of addresses; `bias` is 0 for a layer without. `weight` is
@@ -62,6 +62,8 @@ class Launcher:
     enqueue: Callable[..., None]
     #: The loaded kernel that prepares the weights, one for all sizes; None if they are taken as they are.
     preparing: Any
+    #: Whether `prepare` reads weights in channels_last; else they are contiguous. So are those of `enqueue`.
+    weights_last: bool
 
     def __init__(self, kernel: Any, plan: Plan, device: int, preparing: Any = None, of_inputs: Any = None) -> None:
         problem, layer = plan.problem, plan.problem.layer
@@ -83,7 +85,7 @@ class Launcher:
             numbers=(problem.y_channels, *sizes, *problem.output_size),
             operands=len(parse(layer.epilogue).operands) if layer.epilogue else 0,
         )
-        self._device, self.preparing = device, preparing
+        self._device, self.preparing, self.weights_last = device, preparing, plan.kernel.layer.weights_last
         prepare_weights = prepare_inputs = None
         input_bytes = 0
         if preparing is not None and (of_weights := plan.preparation) is not None:
@@ -132,7 +134,7 @@ class Launcher:
         return enqueue
 
     def prepare(self, weight: int, memory: Tensor | None = None) -> Tensor:
-        """Enqueues the preparation alone, of the contiguous weights at address `weight`.
+        """Enqueues the preparation alone, of the weights at address `weight`.
 
         Args:
             memory: what an earlier call gave, to be written anew; by default memory is allocated.

@@ -25,6 +25,8 @@ AXES: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "col2im_rows": col2im_rows.AXES,
     }
 )
+#: Of those that can, one in so many has a twin with weights in channels_last.
+_EACH_LAST = 6
 _INSTANCES: Mapping[str, Callable[[], Iterator[Instance]]] = MappingProxyType(
     {
         "direct": direct.instances,
@@ -38,8 +40,31 @@ _INSTANCES: Mapping[str, Callable[[], Iterator[Instance]]] = MappingProxyType(
 
 
 def instances(family: str = "direct") -> Iterator[Instance]:
-    """All instances of `family`: every case with some of the tiles that suit it, some with 64-bit positions."""
-    return _INSTANCES[family]()
+    """All instances of `family`: every case with some of the tiles that suit it, some with 64-bit positions.
+
+    At the end come some of them with weights in channels_last.
+    """
+    found = list(_INSTANCES[family]())
+    yield from found
+    differing = [instance for instance in found if _may_lie_last(instance)]
+    yield from map(with_weights_last, differing[::_EACH_LAST])
+
+
+def with_weights_last(instance: Instance) -> Instance:
+    """The instance with weights in channels_last."""
+    problem, kernel = instance.problem, instance.kernel
+    return Instance(
+        f"{instance.name}-weights_last",
+        replace(problem, layer=problem.layer.in_channels_last()),
+        replace(kernel, layer=kernel.layer.in_channels_last()),
+    )
+
+
+def _may_lie_last(instance: Instance) -> bool:
+    """Blocks with some of the phases read weights that lie together, which in channels_last they do not."""
+    kernel = instance.kernel
+    some_phases = kernel.family == "col2im_wgmma" and kernel.tile.phases > 0
+    return kernel.layer.in_channels_last() != kernel.layer and not some_phases
 
 
 def programmed(family: str) -> Iterator[Instance]:

@@ -133,6 +133,7 @@ def configuration(kernel: Kernel[Any], name: str) -> str:
         "group_out_channels": layer.out_channels // layer.groups,
         "has_bias": int(layer.bias),
         "has_program": int(bool(layer.epilogue)),
+        "weights_last": int(layer.weights_last),
     }
     members = [
         f"using Element = {element};",

@@ -10,7 +10,7 @@ from typing import Any
 
 from tconv.planner.epilogue_cost import fused_seconds, pass_seconds
 from tconv.planner.families import FAMILIES
-from tconv.planner.gpu import Gpu
+from tconv.planner.gpu import SHORTEST_SECONDS, Gpu
 from tconv.planner.plan import Kernel, Plan, Unplannable
 from tconv.planner.pytorch_model import is_well_known, predict_pytorch
 from tconv.planner.tuned import Answers, Question, Tuned
@@ -42,7 +42,7 @@ def choose(
     plans, troubles = [], []
     for name in families:
         try:
-            plans.append(FAMILIES[name].plan(question.problem_of(name), gpu, question.channels_last))
+            plans += [FAMILIES[name].plan(question.problem_of(name), gpu, last) for last in _formats(question)]
         except Unplannable as trouble:
             troubles.append(str(trouble))
     if not plans:
@@ -124,11 +124,12 @@ def runs_on(family: str, problem: Problem, gpu: Gpu, arch: str) -> bool:
 def _measured(question: Question, answer: Tuned, gpu: Gpu) -> Plan | None:
     """The plan with the measured tile; None if the planner would not consider that tile, so that it is of others."""
     problem = question.problem_of(answer.family)
-    considered = FAMILIES[answer.family].considered(problem, gpu, question.channels_last)
-    if considered is None or not considered.has(answer.tile):
+    of_formats = (FAMILIES[answer.family].considered(problem, gpu, last) for last in _formats(question))
+    layer = next((found.layer for found in of_formats if found is not None and found.has(answer.tile)), None)
+    if layer is None:
         return None
     try:
-        plan = replan(problem, Kernel(answer.family, considered.layer, answer.tile), gpu)
+        plan = replan(problem, Kernel(answer.family, layer, answer.tile), gpu)
     except Unplannable:
         return None
     return None if plan is None else replace(plan, reasons=(answer.why(),))
@@ -136,17 +137,23 @@ def _measured(question: Question, answer: Tuned, gpu: Gpu) -> Plan | None:
 
 def _expected(question: Question, family: str, gpu: Gpu, first: int) -> list[tuple[Kernel[Any], float]]:
     """So many of its kernels, the fastest first, with the seconds that are to be expected of each."""
-    found = FAMILIES[family].considered(question.problem_of(family), gpu, question.channels_last)
-    leading = [candidate.kernel for candidate in ([] if found is None else found.first(first))]
+    of_formats = (FAMILIES[family].considered(question.problem_of(family), gpu, last) for last in _formats(question))
+    found = (candidates.first(first) for candidates in of_formats if candidates is not None)
+    leading = list(dict.fromkeys(candidate.kernel for of_format in found for candidate in of_format))
     costs = [FAMILIES[family].cost(question.problem_of(family), kernel, gpu).seconds for kernel in leading]
     expected = [
         (kernel, _seconds(question, kernel, float(cost), gpu)) for kernel, cost in zip(leading, costs, strict=True)
     ]
-    return sorted(expected, key=lambda pair: pair[1])
+    return sorted(expected, key=lambda pair: pair[1])[:first]
+
+
+def _formats(question: Question) -> tuple[bool, ...]:
+    """Whether kernels read and write channels_last: both, where copies around contiguous ones might be worth it."""
+    return (True, False) if question.channels_last else (False,)
 
 
 def _seconds(question: Question, kernel: Kernel[Any], predicted: float, gpu: Gpu) -> float:
-    """What is to be expected of a kernel with the copies around one that cannot read and write channels_last."""
+    """What is to be expected of a kernel with the copies around one that does not read and write channels_last."""
     if not question.channels_last or FAMILIES[kernel.family].reads_channels_last(kernel):
         return predicted
-    return predicted + 2 * question.problem.bytes_moved / gpu.copy_bandwidth
+    return predicted + 2 * SHORTEST_SECONDS + 3 * question.problem.bytes_moved / gpu.copy_bandwidth

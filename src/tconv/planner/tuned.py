@@ -31,6 +31,11 @@ class Question:
         """The problem in the arithmetic in which `family` answers."""
         return self.on_tensor_cores() if FAMILIES[family].on_tensor_cores else self.problem
 
+    def in_channels_last(self) -> Question:
+        """The question of a model that is in channels_last: inputs and weights, and so the outputs."""
+        problem = replace(self.problem, layer=self.problem.layer.in_channels_last())
+        return replace(self, problem=problem, channels_last=True)
+
     def alone(self) -> Question:
         """The question without the program behind the layer."""
         layer = self.problem.layer

@@ -77,7 +77,7 @@ def jobs(
 def _questions(library: Question, in_file: Problem, channels_last: bool) -> tuple[Question, ...]:
     layer = library.problem.layer
     if channels_last and layer.spatial_dims > 1 and layer.precision != "fp64":
-        return (replace(library, channels_last=True),)
+        return (library.in_channels_last(),)
     return tuple(dict.fromkeys((library, Question(in_file))))
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from tconv.evaluation.reference import Operands
 from tconv.jit.compile import Compiled
 from tconv.jit.loader import Launcher, compile_kernel, load_all
-from tconv.memory import CHANNELS_LAST_FORMATS
+from tconv.memory import CHANNELS_LAST_FORMATS, laid_out
 from tconv.planner import Gpu, Kernel, Plan, Unplannable
 from tconv.planner.choice import reads_channels_last, replan
 from tconv.problem import Precision, Problem
@@ -90,18 +90,19 @@ def caller(
     directly = reads_channels_last(plan)
     wanted = memory_format(x.dim(), channels_last)
     written = memory_format(x.dim(), directly)
-    contiguous = weight.contiguous()  # lives until it was prepared
-    once = launcher.prepare(contiguous.data_ptr()) if frozen and preparing is not None else None
+    read_first = laid_out(weight, launcher.weights_last)  # lives until it was prepared
+    once = launcher.prepare(read_first.data_ptr()) if frozen and preparing is not None else None
     # Of all outputs as they lie.
-    laid_out = [
+    operands_read = [
         each.contiguous(memory_format=written if each.shape == plan.problem.output_shape else torch.contiguous_format)
         for each in read
     ]
 
     def call() -> Tensor:
-        given, weights = x.contiguous(memory_format=written), weight.contiguous() if once is None else once
+        given = x.contiguous(memory_format=written)
+        weights = laid_out(weight, launcher.weights_last) if once is None else once
         y = torch.empty(plan.problem.output_shape, dtype=x.dtype, device=x.device, memory_format=written)
-        of_program = tuple(each.data_ptr() for each in laid_out)
+        of_program = tuple(each.data_ptr() for each in operands_read)
         addresses = (weights.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr())
         launcher.enqueue(given.data_ptr(), *addresses, prepared=once is not None, operands=of_program)
         return y.contiguous(memory_format=wanted)

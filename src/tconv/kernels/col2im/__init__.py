@@ -25,6 +25,7 @@ AXES: dict[str, str] = {
     "Layer::groups": "1, several, depthwise",
     "Layer::group_in_channels": "1, few, a whole number of steps and not",
     "Layer::group_out_channels": "1, a full block, a partial block, several blocks",
+    "Layer::weights_last": "both: twins in `instances`",
     "Layer::has_bias": "both",
     "Tile::BlockTile::images": "1 and several",
     "Tile::BlockTile::depths": "a part of the map, all",

@@ -58,9 +58,10 @@ struct Col2imCopies {
   ThreadCopies<16, group_copies, Shape::stages_ahead + (Shape::resident ? 1 : 0)> waiting;
   const Element* weight;  // the thread's first of the next k-tile
   const Element* x;
-  long long at[places];          // the thread's inputs in x, in channel 0 of the group; below 0 for what does not exist
-  long long plane, of_step;      // from a channel of x to the next; where the next k-tile's channels begin
-  int first, rows, run, thread;  // the next k-tile's first channel, existing rows of the block and positions of a run
+  long long at[places];      // the thread's inputs in x, in channel 0 of the group; below 0 for what does not exist
+  long long plane, of_step;  // from a channel of x to the next; where the next k-tile's channels begin
+  // The next k-tile's first channel; existing rows of the block, of `weights_last` those of a tap; positions of a run.
+  int first, rows, run, thread;
 
   TCONV_DEVICE Col2imCopies(const Element* weight, const Element* x, int group, int first_channel, int first_k_tile,
                             const BlockTilePosition& block_tile, int batch, int depths, int height, int width,
@@ -70,11 +71,11 @@ struct Col2imCopies {
         first(first_k_tile * Shape::k_tile_channels),
         thread(thread) {
     const int left = Layer::group_out_channels - first_channel;
-    rows = (left < Tile::channels ? left : Tile::channels) * Shape::taps;
+    rows = (left < Tile::channels ? left : Tile::channels) * Shape::Rows::of_channel;
     this->weight =
         weight + (static_cast<long long>(group) * Layer::group_in_channels + first + thread / weight_sharers) * filter +
-        static_cast<long long>(first_channel) * kernel +
-        col2im_weight<Layer, Shape>(thread % weight_sharers * weight_items);
+        static_cast<long long>(first_channel) * (Layer::weights_last ? 1 : kernel) +
+        (Layer::weights_last ? 0 : col2im_weight<Layer, Shape>(thread % weight_sharers * weight_items));
     if (!Shape::resident) begin_block_tile(group, first_k_tile, block_tile, batch, depths, height, width);
   }
 
@@ -166,7 +167,10 @@ struct Col2imCopies {
         copy<Shape::weight_copy>(
             Shape::factors_in_stages ? to + Shape::factor_place(channel, number * Shape::weight_copy)
                                      : weights + row * Shape::weight_pitch + turn * Shape::weight_copy,
-            weight + row * filter + turn * weight_items, exists(channel) && number * weight_items < rows);
+            weight + row * filter +
+                (Layer::weights_last ? col2im_weight<Layer, Shape>(number * weight_items) : turn * weight_items),
+            exists(channel) &&
+                (Layer::weights_last ? number * weight_items % Tile::channels : number * weight_items) < rows);
     }
   }
   TCONV_DEVICE void next_weights() { weight += Shape::splits * Shape::k_tile_channels * filter; }

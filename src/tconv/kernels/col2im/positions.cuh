@@ -65,8 +65,9 @@ struct Col2imPositions {
           for (int split = 0; split < Shape::splits; ++split)
 #pragma unroll
             for (int k = 0; k < channels; ++k) {
-              const float* const from =
-                  of_position + split * Shape::sums + (k * Shape::taps + tap) * Shape::sums_pitch - behind;
+              const float* const from = of_position + split * Shape::sums +
+                                        (k * Shape::Rows::of_channel + tap * Shape::Rows::of_tap) * Shape::sums_pitch -
+                                        behind;
               if (is_first && split == 0)
                 totals.values[k][phase] = there ? *from : 0;
               else if (there)
@@ -165,7 +166,7 @@ struct Col2imPositions {
                             BlockTile::columns +
                         first.column + column - first_input.column;
       Totals totals;
-      const float* const of_position = sums + part * channels * Shape::taps * Shape::sums_pitch + place;
+      const float* const of_position = sums + part * channels * Shape::Rows::of_channel * Shape::sums_pitch + place;
       if (whole)
         sum<true>(of_position, 0, 0, 0, totals);
       else

@@ -27,6 +27,7 @@ struct Col2imShape {
   // ---- rows of the product: the taps of a block's output channels ----
   static constexpr int taps = Layer::Depth::kernel * Layer::Height::kernel * Layer::Width::kernel;
   static constexpr int block_rows = Tile::channels * taps;
+  using Rows = Col2imRows<Layer, Tile::channels, taps>;
   static constexpr int warp_row_tiles = ceil_div(block_rows, 16 * Tile::Warps::high);
   static constexpr int row_tiles = Tile::Warps::high * warp_row_tiles;
   static constexpr int row_blocks = ceil_div(Layer::group_out_channels, Tile::channels);
@@ -62,8 +63,7 @@ struct Col2imShape {
   static constexpr int stages_ahead = Tile::stages == set_k_tiles && !Tile::resident ? Tile::stages : Tile::stages - 1;
 
   // ---- copies: their sizes in bytes ----
-  static constexpr int weight_copy =
-      greatest_common_divisor(16, greatest_common_divisor(Layer::group_out_channels* taps, block_rows) * item_bytes);
+  static constexpr int weight_copy = greatest_common_divisor(16, Rows::run* item_bytes);
   static constexpr int input_copy = Tile::runs ? 16
                                     : Tile::inputs_last
                                         ? greatest_common_divisor(16, Layer::group_in_channels* item_bytes)

@@ -42,9 +42,19 @@ struct Col2imSpan {
 //   kernel 8, stride 4      taps  0 1 2 3 4 5 6 7      two phases      taps  0 1     4 5        2 3     6 7
 //                          phase  0 1 2 3 0 1 2 3                     phase  0 1     0 1   and  2 3     2 3
 
+// The rows of a block are the taps of its output channels, in the order in which weights lie in memory.
+template <class Layer, int Channels, int Taps>
+struct Col2imRows {
+  // From the row of a channel, or of a tap, to that of the next.
+  static constexpr int of_channel = Layer::weights_last ? 1 : Taps, of_tap = Layer::weights_last ? Channels : 1;
+  // So many rows lie together, and begin at a multiple of their number.
+  static constexpr int run = greatest_common_divisor(Layer::group_out_channels, Channels) * of_channel;
+};
+
 // Where the weight of a block's row lies behind that of its first.
 template <class Layer, class Shape>
 TCONV_CONSTANT int col2im_weight(int row) {
+  if (Layer::weights_last) return row / Shape::Rows::of_tap * Layer::group_out_channels + row % Shape::Rows::of_tap;
   return Shape::all_phases ? row : row / Shape::OwnWidth::stride * Layer::Width::stride + row % Shape::OwnWidth::stride;
 }
 // How many outputs the block's own layer has along the width; some of the first and last may not exist.

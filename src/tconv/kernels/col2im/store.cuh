@@ -64,13 +64,13 @@ struct Col2imOutputs {
       for (int n_w = 0; n_w < Width::taps_per_phase; ++n_w) {
         // What is not there is not branched around: outputs would wait for each other.
         const bool there = row_there && w.is_there(n_w, input_width);
-        const int row = channel * Shape::taps + tap_row + w.tap(n_w);
+        const int row = channel * Shape::Rows::of_channel + (tap_row + w.tap(n_w)) * Shape::Rows::of_tap;
         const float* const from = sums + (there ? row * Shape::sums_pitch + position_row + w.input(n_w) : 0);
 #pragma unroll(Shape::splits* Shape::sum_channels <= 16 ? Shape::splits : 4)
         for (int split = 0; split < Shape::splits; ++split)
 #pragma unroll
           for (int k = 0; k < Shape::sum_channels; ++k) {
-            const float value = from[split * Shape::sums + k * (Shape::taps * Shape::sums_pitch)];
+            const float value = from[split * Shape::sums + k * (Shape::Rows::of_channel * Shape::sums_pitch)];
             totals[k] += there ? value : 0;
           }
       }

@@ -21,6 +21,7 @@ AXES: dict[str, str] = {
     "Layer::groups": "1, several, depthwise",
     "Layer::group_in_channels": "1, few, a whole number of steps and not",
     "Layer::group_out_channels": "1, a full block, a partial block, several blocks",
+    "Layer::weights_last": "both: twins in `instances`",
     "Layer::has_bias": "both",
     "Tile::warpgroups": "1 and several; some without a line",
     "Tile::columns": "16 to 128: several lines of a warpgroup, one, and one of two; one strip and several",

@@ -21,6 +21,9 @@ struct Col2imRowsWeights {
     for (int i = static_cast<int>(threadIdx.x); i < Shape::weight_bytes / 16; i += Shape::threads)
       *reinterpret_cast<Vector<unsigned, 4>*>(factor + i * 16) = {{0, 0, 0, 0}};
   }
+  // Which of a block's weights for an input channel, in the order of memory: of an output channel, a tap.
+  static TCONV_DEVICE int channel_of(int at) { return Layer::weights_last ? at % Tile::channels : at / taps; }
+  static TCONV_DEVICE int tap_of(int at) { return Layer::weights_last ? at / Tile::channels : at % taps; }
   // The weights of a block's channels. A thread has the same taps of the same output channels, in every so many input
   // channels; neighbouring ones have neighbouring weights. Asks for the thread's first batch.
   TCONV_DEVICE Col2imRowsWeights(const Element* weight, int group, int first_channel)
@@ -65,7 +68,7 @@ struct Col2imRowsWeights {
   static TCONV_DEVICE bool is_there(int in_channel) { return whole || in_channel < Layer::group_in_channels; }
 
   TCONV_DEVICE void ask(int at, int first) {
-    const int channel = at / taps, tap = at % taps;
+    const int channel = channel_of(at), tap = tap_of(at);
     if (first >= Layer::group_in_channels || !has_channel(channel)) return;
     const Element* const from = weight_at<Layer>(weight, group, first, first_channel + channel, tap);
 #pragma unroll
@@ -74,7 +77,7 @@ struct Col2imRowsWeights {
         loaded[i] = load_constant(from + 1ll * i * together * Layer::group_out_channels * taps);
   }
   TCONV_DEVICE void put_batch(unsigned char* factor, int at, int first) const {
-    const int channel = at / taps, tap = at % taps;
+    const int channel = channel_of(at), tap = tap_of(at);
     if (!has_channel(channel)) return;
     const int d = tap / (Layer::Height::kernel * Layer::Width::kernel) * Layer::Depth::dilation;
     const int h = tap / Layer::Width::kernel % Layer::Height::kernel * Layer::Height::dilation,

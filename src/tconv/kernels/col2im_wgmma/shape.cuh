@@ -42,6 +42,7 @@ struct Col2imWgmmaShape {
 
   // ---- rows of the product: the taps of a block's output channels; a warpgroup has some tiles of 64 ----
   static constexpr int block_rows = Tile::channels * taps;
+  using Rows = Col2imRows<Layer, Tile::channels, taps>;
   static constexpr int row_tiles = ceil_div(block_rows, 64 * Tile::Warpgroups::high);
   static constexpr int rows = 64 * Tile::Warpgroups::high * row_tiles;
   static constexpr int row_blocks = ceil_div(Layer::group_out_channels, Tile::channels) * phase_blocks;
@@ -80,8 +81,7 @@ struct Col2imWgmmaShape {
       Tile::stages == set_k_tiles ? Tile::stages : Tile::stages - (factors_in_stages ? 2 : 1);
 
   // ---- copies to stages, as of `Col2imShape`: their sizes in bytes ----
-  static constexpr int weight_run =
-      all_phases ? greatest_common_divisor(Layer::group_out_channels * taps, block_rows) : width_phases;
+  static constexpr int weight_run = all_phases ? Rows::run : width_phases;
   static constexpr int weight_copy = greatest_common_divisor(16, weight_run* item_bytes);
   static constexpr int input_copy = Tile::runs ? 16
                                     : Tile::inputs_last
@@ -144,8 +144,8 @@ struct Col2imWgmmaShape {
 
   static_assert(item_bytes <= 4, "sums are float");
   static_assert(all_phases || (Layer::Width::kernel % Layer::Width::stride == 0 && Layer::Width::dilation == 1 &&
-                               Layer::Width::stride % width_phases == 0),
-                "blocks of some phases have as many taps of each");
+                               Layer::Width::stride % width_phases == 0 && !Layer::weights_last),
+                "blocks of some phases have as many taps of each, which lie together");
   static_assert(k_tile_bytes == 64 || k_tile_bytes == 128, "rows of the second factor have 64 or 128 bytes");
   static_assert(positions <= all_positions && positions % Tile::patch_positions == 0, "a block has whole patches");
   static_assert(!Tile::runs || !Tile::inputs_last, "runs are of a channel");

@@ -119,11 +119,9 @@ TCONV_DEVICE void direct_stage(const typename Layer::Element* weight, int group,
         (Shape::every_tap || column_tap < Width::kernel) &&
         (Layer::group_in_channels % Tile::k_tile_channels == 0 || in_channel < Layer::group_in_channels) &&
         (Shape::whole_channels || out_channel < Layer::group_out_channels)) {
-      const long long filter =
-          static_cast<long long>(group * Layer::group_in_channels + in_channel) * Layer::group_out_channels +
-          out_channel;
-      const long long row = filter * Shape::row_taps + first_row + i / Shape::row_items;
-      value = operand<Layer::rounding>(to_accumulator(load_constant(weight + row * Width::kernel + column_tap)));
+      const int row_tap = (first_row + i / Shape::row_items) * Width::kernel;
+      value = operand<Layer::rounding>(to_accumulator(load_constant(
+          weight_at<Layer>(weight, group, in_channel, out_channel, row_tap + static_cast<int>(column_tap)))));
     }
     staged[i] = value;
   }

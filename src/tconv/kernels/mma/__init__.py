@@ -37,6 +37,7 @@ AXES: dict[str, str] = {
     "Layer::groups": "1, several, depthwise",
     "Layer::group_in_channels": "1, few, a whole number of k-tiles and not",
     "Layer::group_out_channels": "1, a full tile, a partial tile, several blocks",
+    "Layer::weights_last": "both: twins in `instances`",
     "Layer::has_bias": "both",
     "Layer::has_program": "both: `instances.programmed`",
     "Layer::rounding": "none, ties to even, ties away",

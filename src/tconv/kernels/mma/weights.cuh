@@ -9,9 +9,9 @@
 namespace tconv {
 
 // Prepares weights where a tile of rows has one phase. A thread loads some neighbouring taps of the filters of its
-// lane's two rows, because these taps are neighbours in memory. Each tap is a pair: one phase at one shift. Pairs
-// without a tap are gaps. They become zeros if they are loaded to shared memory with the others, though nobody
-// multiplies them.
+// lane's two rows, because these taps are neighbours in memory, unless channels are. Each tap is a pair: one phase at
+// one shift. Pairs without a tap are gaps. They become zeros if they are loaded to shared memory with the others,
+// though nobody multiplies them.
 template <class Layer, class Tile>
 struct MmaFilters {
   using Shape = MmaShape<Layer, Tile>;
@@ -20,7 +20,8 @@ struct MmaFilters {
   using Height = typename Shape::Height;
   using Width = typename Shape::Width;
   static constexpr int units = Shape::units, items = Shape::unit_items, together = Tile::taps_together;
-  static constexpr int load_bytes = greatest_common_divisor(together * Shape::item_bytes, 16);
+  static constexpr int load_bytes =
+      Layer::weights_last ? Shape::item_bytes : greatest_common_divisor(together * Shape::item_bytes, 16);
   static constexpr int loads = together * Shape::item_bytes / load_bytes, words = load_bytes < 4 ? 1 : load_bytes / 4;
   using Factors = Vector<Element, Shape::vector_items>;
 
@@ -68,7 +69,8 @@ struct MmaFilters {
             weight_at<Layer>(weight, group, present ? in_channel : 0, present ? out_channel : 0, first_tap);
 #pragma unroll
         for (int l = 0; l < loads; ++l)
-          load_present<load_bytes>(from + l * (load_bytes / Shape::item_bytes), present, loaded[u][i][l].values);
+          load_present<load_bytes>(from + l * (load_bytes / Shape::item_bytes * tap_distance<Layer>()), present,
+                                   loaded[u][i][l].values);
       }
 #pragma unroll
     for (int t = 0; t < together; ++t) {

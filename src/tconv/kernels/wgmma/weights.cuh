@@ -66,9 +66,11 @@ TCONV_DEVICE void wgmma_weights(const typename Layer::Element* weight, typename 
   let_next_kernel_begin();
   const long long item = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (item >= Shape::preparing_items) return;
-  // Neighbouring threads read neighbouring taps of neighbouring filters. Two threads write 32 bytes, a whole sector.
+  // Neighbouring threads read neighbouring weights. Two threads write 32 bytes, a whole sector.
   Digits<Shape::preparing_items> digits(item);
-  const int first_vector = digits.next(2), tap = digits.next(Shape::taps), channel = digits.next(Tile::channels);
+  const int first_vector = digits.next(2), fast = digits.next(Layer::weights_last ? Tile::channels : Shape::taps),
+            slow = digits.next(Layer::weights_last ? Shape::taps : Tile::channels);
+  const int tap = Layer::weights_last ? slow : fast, channel = Layer::weights_last ? fast : slow;
   const int k_tile = digits.next(Shape::k_tiles), channel_block = digits.next(Shape::channel_blocks);
   const int group = static_cast<int>(digits.rest);
 

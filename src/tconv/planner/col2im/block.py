@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from functools import cached_property
 from typing import Any
 
-from tconv.planner.numbers import ceil_div, where
+from tconv.planner.numbers import ceil_div, gcd, where
 from tconv.problem import Layer
 
 #: Bytes of channels of a step, and of a copy at most.
@@ -59,6 +59,16 @@ class Col2imBlock(ABC):
     def weight_sets(self) -> int:
         """`row_blocks` of all groups: blocks with different weights."""
         return self.layer.groups * self.row_blocks
+
+    @cached_property
+    def channel_run(self) -> int:
+        """Rows of a block's output channel that lie together, beside those of its neighbours."""
+        return 1 if self.layer.weights_last else self.taps
+
+    @cached_property
+    def weight_run(self) -> int:
+        """Weights that lie together in every block, and begin at a multiple of their number."""
+        return gcd(self.layer.out_channels_per_group, self.tile.channels) * self.channel_run
 
     # ---- columns of the product: positions ----
 

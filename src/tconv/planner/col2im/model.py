@@ -28,6 +28,8 @@ class Constants:
 
     Args:
         copy: of a multiprocessor, for a warp's instruction that copies.
+        piece, narrow: of a block, for the weights of a tap's channels, where they lie so; and more for each copy of
+            less than 16 bytes.
         item: of a multiprocessor, for a warp's operands that come item by item from runs.
         result, output: of a multiprocessor, for a warp's 32 results that are summed, and for its 32 outputs.
         block: of a block beside all else: from its launch to its first products, and from its last to its end.
@@ -37,6 +39,8 @@ class Constants:
     """
 
     copy: float = 7.8
+    piece: float = 1.0
+    narrow: float = 2.5
     item: float = 2.6
     result: float = 2.4
     output: float = 17.6
@@ -121,6 +125,9 @@ def _at_once(problem: Problem, layer: Layer, tile: Col2imTile, gpu: Gpu, fitted:
     steps = 1.0 * warps.splits * shape.set_steps
     copied = shape.block_rows / shape.weight_copy + shape.positions / shape.input_copy
     copies = steps * copied * shape.step_channels * layer.item_bytes / 32
+    pieces = steps * shape.step_channels * shape.taps
+    weight_copies = steps * shape.step_channels * shape.block_rows * layer.item_bytes / shape.weight_copy
+    of_pieces = fitted.piece * pieces + fitted.narrow * where(shape.weight_copy < 16, weight_copies, 0.0)
     items = where(tile.runs > 0, 4.0 * steps * shape.position_tiles * warps.high, 0.0)
     taps = math.prod(axis.taps_per_phase for axis in layer.axes)
     outputs = problem.batch * layer.out_channels * math.prod(problem.output_size) / blocks / 32
@@ -128,7 +135,7 @@ def _at_once(problem: Problem, layer: Layer, tile: Col2imTile, gpu: Gpu, fitted:
     results = warps.splits * most(shape.row_tiles * 16 * shape.position_tiles * 8 / 32, outputs * taps)
     tiles = shape.warp_row_tiles * shape.warp_position_tiles
     parts = (
-        of_multiprocessor * fitted.copy * copies / _CLOCK,
+        of_multiprocessor * (fitted.copy * copies + (of_pieces if layer.weights_last else 0.0)) / _CLOCK,
         of_multiprocessor * fitted.item * items / _CLOCK,
         of_multiprocessor * (fitted.result * results + fitted.output * outputs / (shape.threads / 32) ** 0.5) / _CLOCK,
         waves * (fitted.block + shape.set_k_tiles * fitted.step + shape.set_steps * fitted.product * tiles) / _CLOCK,

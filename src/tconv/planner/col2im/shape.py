@@ -93,7 +93,7 @@ class Col2imShape(Col2imBlock):
 
     @cached_property
     def weight_copy(self) -> int:
-        return gcd(COPY_BYTES, gcd(self.layer.out_channels_per_group * self.taps, self.block_rows) * self.item_bytes)
+        return gcd(COPY_BYTES, self.weight_run * self.item_bytes)
 
     @cached_property
     def row_copies(self) -> int:

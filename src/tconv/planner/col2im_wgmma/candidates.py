@@ -144,9 +144,9 @@ def _channels(layer: Layer) -> list[int]:
 
 
 def divides_phases(layer: Layer) -> bool:
-    """Whether a block may have some phases along the width: all have as many taps, which lie a stride apart."""
+    """Whether a block may have some phases along the width: all have as many taps, whose weights are neighbours."""
     width = layer.axes[2]
-    return width.stride > 1 and width.dilation == 1 and width.kernel % width.stride == 0
+    return width.stride > 1 and width.dilation == 1 and width.kernel % width.stride == 0 and not layer.weights_last
 
 
 def own_problem(problem: Problem, phases: int) -> Problem:

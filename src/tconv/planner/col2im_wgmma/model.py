@@ -30,6 +30,8 @@ class Constants:
 
     Args:
         copy: of a block, for a warp's instruction that copies inputs. Copies of weights overlap the rest.
+        piece, narrow: of a block, for weights that lie together, where these are channels of a tap and not all taps of
+            all channels; and more for each copy of less than 16 bytes.
         product, positions: of a block, for a warpgroup's instruction, and for each 8 positions of it.
         weight: of a block, for 32 weights of 32 bits that are loaded from a stage.
         move, item: of a block, for 32 inputs of 32 bits that are moved, and for 32 items of runs.
@@ -44,9 +46,12 @@ class Constants:
         sectors: how often a byte counts that blocks load, mostly from the L2 cache, in whole sectors; all blocks
             share its rate.
         memory: how often a byte of memory counts.
+        partial: how often a byte of a sector counts of which a store in channels_last writes a part.
     """
 
     copy: float = 5.27
+    piece: float = 1.0
+    narrow: float = 2.5
     product: float = 24.0
     positions: float = 1.2
     weight: float = 1.39
@@ -64,6 +69,7 @@ class Constants:
     together: float = 0.584
     sectors: float = 0.152
     memory: float = 0.904
+    partial: float = 1.2
 
 
 FITTED = Constants()
@@ -97,6 +103,9 @@ def predict(
     k_tiles = 1.0 * warpgroups.splits * shape.set_k_tiles
     channels = k_tiles * shape.k_tile_channels
     copies = channels * layer.item_bytes * shape.positions / shape.input_copy / 32
+    pieces = channels * shape.block_rows / (tile.channels * shape.channel_run)
+    weight_copies = channels * shape.block_rows * layer.item_bytes / shape.weight_copy
+    of_pieces = fitted.piece * pieces + fitted.narrow * where(shape.weight_copy < 16, weight_copies, 0.0)
     instructions = k_tiles * tile.k_tile_steps * (shape.rows / 64) * warpgroups.wide
     weights = 0.0 if shape.factors_in_stages else channels * shape.rows * warpgroups.wide / 32
     items = where(tile.runs > 0, channels * shape.positions / 32, 0.0)
@@ -106,16 +115,20 @@ def predict(
     touched = least(32, layer.stride[2] * layer.item_bytes)
     by_position = (fitted.output + fitted.stored * touched) / shape.vector
     stored = where(shape.sums_by_position, by_position, fitted.alone) * outputs
+    # Neighbouring threads store neighbouring positions, each some of the channels.
+    in_vectors = (tile.channels_last > 0) & shape.sums_by_position
+    vectors = where(in_vectors, 32 * blocks * outputs / shape.channels_stored, 0.0)
+    of_vectors = fitted.partial * vectors * _SECTOR_BYTES / gpu.copy_bandwidth
     results = 1.0 * warpgroups.splits * shape.rows * shape.all_positions / 32
     k_tile = fitted.k_tile + fitted.moved * (not shape.factors_in_stages) + fitted.latency / shape.stages_ahead
     together = least(tile.blocks, of_multiprocessor)
     times = of_multiprocessor * together ** (fitted.together - 1) / _CLOCK
     parts = (
-        times * fitted.copy * copies,
+        times * (fitted.copy * copies + (of_pieces if layer.weights_last else 0.0)),
         times * instructions * (fitted.product + fitted.positions * shape.product_rows / 8),
         times * (fitted.weight * weights + fitted.item * items + fitted.move * moves),
         times * shape.set_k_tiles * k_tile,
-        times * (fitted.result * results + stored),
+        times * (fitted.result * results + stored) + of_vectors,
         fitted.sectors * blocks * _sector_bytes(problem, shape, channels) / gpu.copy_bandwidth,
         fitted.memory * problem.bytes_moved / gpu.copy_bandwidth,
     )
@@ -135,6 +148,6 @@ def _sector_bytes(problem: Problem, shape: Col2imWgmmaShape, channels: Any) -> A
     # A run begins anywhere.
     of_run = ceil(1.0 * run * item_bytes / _SECTOR_BYTES) * _SECTOR_BYTES + where(tile.runs > 0, _SECTOR_BYTES / 2, 0.0)
     inputs = where(tile.inputs_last > 0, 1.0 * shape.positions * item_bytes, shape.positions / run * of_run)
-    weights = where(tile.phases > 0, tile.phases, shape.block_rows)
+    weights = where(tile.phases > 0, tile.phases, tile.channels * shape.channel_run)
     of_weights = ceil(1.0 * weights * item_bytes / _SECTOR_BYTES) * _SECTOR_BYTES
     return channels * (inputs + shape.block_rows / weights * of_weights)

@@ -18,6 +18,8 @@ from tconv.problem import Layer
 _PRODUCT_ROWS = (16, 32, 48, 64, 96, 128, 144, 160, 192, 240, 256)
 #: Taps and phases up to which a thread has all phases of a position.
 _MOST_TAPS, _MOST_PHASES = 64, 16
+#: Outputs of a thread that has all phases of a position, at most; channels of any other.
+_SUMS, _MOST_CHANNELS = 32, 4
 #: Blocks that are asked for at most.
 _MOST_BLOCKS = 4
 
@@ -26,7 +28,7 @@ _CONSTANTS = (
     *("positions", "product_rows", "all_positions", "step_channels", "k_tile_channels", "k_tile_bytes", "k_tiles"),
     *("set_k_tiles", "set_threads", "threads", "stages_ahead", "weight_copy", "input_copy", "run_copies"),
     *("weight_pitch", "input_pitch", "stage_bytes", "factor_bytes", "set_bytes", "sums_pitch", "shared_bytes"),
-    "vector",
+    *("vector", "sum_channels"),
 )
 
 
@@ -144,8 +146,7 @@ class Col2imWgmmaShape(Col2imBlock):
 
     @cached_property
     def weight_copy(self) -> int:
-        of_channels = gcd(self.layer.out_channels_per_group * self.taps, self.block_rows)
-        return gcd(COPY_BYTES, where(self.tile.phases > 0, self.tile.phases, of_channels) * self.item_bytes)
+        return gcd(COPY_BYTES, where(self.tile.phases > 0, self.tile.phases, self.weight_run) * self.item_bytes)
 
     @cached_property
     def weight_pitch(self) -> int:
@@ -193,6 +194,28 @@ class Col2imWgmmaShape(Col2imBlock):
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a block: what its sets have, or their sums in the same place."""
         return self.tile.warpgroups.splits * most(self.set_bytes, self.rows * self.sums_pitch * 4)
+
+    # ---- outputs ----
+
+    @cached_property
+    def sum_channels(self) -> int:
+        """Output channels that a thread sums and stores at once: so many that no thread is idle."""
+        depth, height, _ = self.layer.stride
+        phases = depth * height * self.width_phases
+        of_threads = where(self.width_phases <= 4, self.width_phases, 1)
+        most = where(self.sums_by_position, _SUMS // phases, _MOST_CHANNELS)
+        items = self.positions * self.tile.channels * where(self.sums_by_position, 1, phases // of_threads)
+        count: Any = 1
+        for twice in (2, 4, 8, 16, 32):
+            fits = (twice // 2 < most) & (self.tile.channels % twice == 0) & (items >= twice * self.threads)
+            count = where(fits & (twice == 2 * count), twice, count)
+        return count
+
+    @cached_property
+    def channels_stored(self) -> int:
+        """Of them, neighbours that are stored at once in channels_last."""
+        together = gcd(gcd(self.sum_channels, self.layer.out_channels_per_group), COPY_BYTES // self.item_bytes)
+        return where((self.tile.channels_last > 0) & self.sums_by_position, together, 1)
 
     # ---- what a compiler and a GPU are expected to make of it; the kernel knows nothing of this ----
 
