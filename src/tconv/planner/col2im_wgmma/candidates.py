@@ -6,7 +6,15 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from tconv.planner.col2im.inputs import MOST_IN_VAIN, block_tiles, copies_fit, copies_of, has_few_outputs, in_vain
+from tconv.planner.col2im.inputs import (
+    LEAST_COPY,
+    MOST_IN_VAIN,
+    block_tiles,
+    copies_fit,
+    copies_of,
+    has_few_outputs,
+    in_vain,
+)
 from tconv.planner.col2im.shape import together
 from tconv.planner.col2im.tile import BlockTile
 from tconv.planner.col2im_wgmma.shape import Col2imWgmmaShape, of_phases, sums_by_position
@@ -52,7 +60,9 @@ def col2im_wgmma_tile(
 ) -> Col2imWgmmaTile:
     """The tile with these numbers, and the largest copies that the sizes of `problem` allow."""
     own = own_problem(problem, phases)
-    copies = copies_of(own, block_tile, _aligned(own.layer, channels_last), channels_last)
+    # With one tap inputs are most of what is copied: not four bytes at a time, if they lie in runs.
+    shortest = LEAST_COPY + (math.prod(own.layer.kernel) == 1)
+    copies = copies_of(own, block_tile, _aligned(own.layer, channels_last), channels_last, shortest)
     tile = Col2imWgmmaTile(
         warpgroups=warpgroups,
         block_tile=block_tile,

@@ -34,7 +34,7 @@ class Constants:
             all channels; and more for each copy of less than 16 bytes.
         product, positions: of a block, for a warpgroup's instruction, and for each 8 positions of it.
         weight: of a block, for 32 weights of 32 bits that are loaded from a stage.
-        move, item: of a block, for 32 inputs of 32 bits that are moved, and for 32 items of runs.
+        move, item: of a block, for 32 inputs of 32 bits that are moved, and for 32 items of 16 bits that are, of runs.
         k_tile, moved: of a set of warpgroups, for a k-tile; and more for one whose inputs are moved and rounded.
         latency: the same, for one whose copies are waited for, shared by those on their way.
         result, output: of a block, for 32 results that are summed, and for 32 outputs, or vectors of them.
@@ -108,7 +108,7 @@ def predict(
     of_pieces = fitted.piece * pieces + fitted.narrow * where(shape.weight_copy < 16, weight_copies, 0.0)
     instructions = k_tiles * tile.k_tile_steps * (shape.rows / 64) * warpgroups.wide
     weights = 0.0 if shape.factors_in_stages else channels * shape.rows * warpgroups.wide / 32
-    items = where(tile.runs > 0, channels * shape.positions / 32, 0.0)
+    items = where((tile.runs > 0) & shape.factors_in_stages, channels * shape.positions / 32, 0.0)
     moves = 0.0 if shape.factors_in_stages else channels * shape.positions / 32
     outputs = problem.batch * layer.out_channels * math.prod(problem.output_size) / blocks / 32
     # Neighbouring threads store neighbouring positions: a sector for each, or several share one.
