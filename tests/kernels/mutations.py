@@ -809,8 +809,8 @@ MUTATIONS_OF_WGMMA = {
         "plain",
     ),
     "channels counted as taps, where they are neighbours": (
-        "const int tap = Layer::weights_last ? slow : fast,",
-        "const int tap = fast,",
+        "channel = digits.next(Tile::channels), tap = digits.next(Shape::taps);",
+        "channel = digits.next(Shape::taps), tap = digits.next(Tile::channels);",
         "wgmma-2d-k3-s2-op1-fp16-all-weights_last",
         "plain",
     ),
@@ -1111,8 +1111,8 @@ MUTATIONS_OF_COL2IM_ROWS = {
         "address",
     ),
     "a channel beyond the last": (
-        "first_channel + lane_channel + channel < Layer::group_in_channels",
-        "true",
+        "first_channel + lane_channel + channel < Layer::group_in_channels);\n#pragma",
+        "true);\n#pragma",
         "col2im_rows-2d-k5-s2-wide-tf32-wide",
         "address",
     ),
@@ -1123,7 +1123,7 @@ MUTATIONS_OF_COL2IM_ROWS = {
         "plain",
     ),
     "inputs that are not rounded": (
-        "float_bits(matrix_factor<Layer>(bits_float(own[2 * half + i]), 0))",
+        "float_bits(matrix_factor<Layer>(bits_float(own[Tile::channels_last ? 2 * i + half : 2 * half + i]), 0))",
         "own[2 * half + i]",
         "col2im_rows-2d-k9-s3-wide-tf32-wide",
         "plain",
@@ -1157,6 +1157,36 @@ MUTATIONS_OF_COL2IM_ROWS = {
         "return at % taps;",
         "col2im_rows-2d-k6x4-s2-maps-fp16-narrow-weights_last",
         "plain",
+    ),
+    "weights in the order of memory, where inputs in channels_last have another": (
+        "Shape::place_of(first + i * together)",
+        "(first + i * together)",
+        "col2im_rows-2d-k5-s2-wide-tf32-narrow_last",
+        "plain",
+    ),
+    "the neighbour's channels a channel further": (
+        "of_step + i * channels + channel, there, loaded",
+        "of_step + i + channel, there, loaded",
+        "col2im_rows-2d-k6x4-s2-maps-fp16-whole_last",
+        "plain",
+    ),
+    "channels of 16 bits in the order of 32": (
+        "? own[2 * i + half]\n",
+        "? own[2 * half + i]\n",
+        "col2im_rows-2d-k3x5-s1x2-d3x2-fp16-whole_last",
+        "plain",
+    ),
+    "channels of an output a plane apart, in channels_last": (
+        "channel_step = Tile::channels_last ? 1 : plane;",
+        "channel_step = plane;",
+        "col2im_rows-2d-k3x5-s1x2-d3x2-tf32-whole_last",
+        "address",
+    ),
+    "channels beyond the last, in channels_last": (
+        "first_channel + lane_channel + channel < Layer::group_in_channels);\n        unsigned loaded",
+        "true);\n        unsigned loaded",
+        "col2im_rows-2d-k6x4-s2-maps-fp16-whole_last",
+        "address",
     ),
 }
 

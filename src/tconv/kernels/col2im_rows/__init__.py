@@ -29,6 +29,7 @@ AXES: dict[str, str] = {
     "Tile::channels": "all, and a part",
     "Tile::k_tile_steps": "1 and several; one k-tile and several, whole and not",
     "Tile::vector": "1 and 2",
+    "Tile::channels_last": "both; loads of 2, 4 and 8 bytes",
 }
 _PRECISIONS: tuple[Precision, ...] = ("tf32", "fp16", "bf16", "tf32_rna")
 #: More: many rows and strips, an even width, a kernel that no stride divides.
@@ -52,10 +53,10 @@ def instances() -> Iterator[Instance]:
             problem = case.problem(precision)
             if why_not_col2im_rows(problem.layer) is not None:
                 continue
-            tiles = list(_tiles(problem).items())
+            tiles, last = list(_tiles(problem).items()), list(_tiles_in_channels_last(problem).items())
             if name not in _WIDE:
-                tiles = [tiles[number % len(tiles)]]
-            for width, tile in tiles:
+                tiles, last = [tiles[number % len(tiles)]], last[number % 2 :: 3]
+            for width, tile in [*tiles, *last]:
                 yield Instance(
                     f"col2im_rows-{name}-{precision}-{width}", problem, Kernel("col2im_rows", problem.layer, tile)
                 )
@@ -65,14 +66,28 @@ def _tiles(problem: Problem) -> dict[str, Col2imRowsTile]:
     """By name: a line a warpgroup and several, of all rows and of few; k-tiles of all channels and of few."""
     layer = problem.layer
     positions = uncropped_positions(layer.axes[1], problem.output_size[1])
-    channels, steps = layer.out_channels_per_group, Col2imRowsShape(layer, Col2imRowsTile(1, 64, 1, 1, 1, 1, 1)).k_steps
+    channels, steps = (
+        layer.out_channels_per_group,
+        Col2imRowsShape(layer, Col2imRowsTile(1, 64, 1, 1, 1, 1, 0, 1)).k_steps,
+    )
     vector = 2 if problem.input_size[2] % 2 == 0 else 1
     tiles = {
-        "narrow": Col2imRowsTile(2, 16, positions, -(-channels // 2), min(2, steps), vector, 2),
-        "middle": Col2imRowsTile(1, 32, -(-positions // 2), channels, min(3, steps), 1, 1),
-        "whole": Col2imRowsTile(2, 128, positions, channels, min(4, steps), vector, 1),
-        "wide": Col2imRowsTile(3, 64, min(2, positions), -(-channels // 2), min(8, steps), vector, 1),
+        "narrow": Col2imRowsTile(2, 16, positions, -(-channels // 2), min(2, steps), vector, 0, 2),
+        "middle": Col2imRowsTile(1, 32, -(-positions // 2), channels, min(3, steps), 1, 0, 1),
+        "whole": Col2imRowsTile(2, 128, positions, channels, min(4, steps), vector, 0, 1),
+        "wide": Col2imRowsTile(3, 64, min(2, positions), -(-channels // 2), min(8, steps), vector, 0, 1),
     }
+    return _fitting(problem, tiles)
+
+
+def _tiles_in_channels_last(problem: Problem) -> dict[str, Col2imRowsTile]:
+    """The narrow one and the whole one, in channels_last."""
+    made = {f"{name}_last": replace(tile, vector=1, channels_last=1) for name, tile in _tiles(problem).items()}
+    return _fitting(problem, {name: made[name] for name in ("narrow_last", "whole_last") if name in made})
+
+
+def _fitting(problem: Problem, tiles: dict[str, Col2imRowsTile]) -> dict[str, Col2imRowsTile]:
+    """Those that fit, some with fewer channels."""
     fitting = {}
     for name, tile in tiles.items():
         fewer = tile

@@ -64,10 +64,21 @@ struct Col2imRowsShape {
   static constexpr int k_steps = Depth::shifts * channel_steps;
   static constexpr int k_tiles = ceil_div(k_steps, Tile::k_tile_steps);
   static constexpr bool whole_k_tiles = k_tiles * Tile::k_tile_steps == k_steps;
-  // Words that a lane loads for a step: pairs of neighbours of two 32-bit channels or four 16-bit ones.
+  // What a lane loads for a step: of two neighbours two 32-bit channels, or four 16-bit ones. In channels_last these
+  // lie together; else the neighbours do.
   static constexpr int lane_channels = 8 / item_bytes;
-  static constexpr int loaded_bytes = Tile::vector * item_bytes;
-  static constexpr int step_words = lane_channels * (2 / Tile::vector) * ceil_div(loaded_bytes, 4);
+  static constexpr int loaded_bytes = Tile::channels_last
+                                          ? greatest_common_divisor(8, Layer::group_in_channels* item_bytes)
+                                          : Tile::vector * item_bytes;
+  static constexpr int step_loads = 16 / loaded_bytes, step_words = step_loads * ceil_div(loaded_bytes, 4);
+  // The place of a channel along k. In channels_last a lane's channels are neighbours, which in fragments they are not.
+  static TCONV_CONSTANT int place_of(int channel) {
+    const int in_step = channel % step_channels, lane = in_step / lane_channels, own = in_step % lane_channels;
+    constexpr int together = lane_channels / 2;
+    return Tile::channels_last
+               ? channel - in_step + own / together * (step_channels / 2) + lane * together + own % together
+               : channel;
+  }
 
   // ---- shared memory: weights, as rows of 128 bytes along k for four steps at a time; and of each team two buffers of
   // results[input][column of the product] ----
@@ -84,6 +95,7 @@ struct Col2imRowsShape {
   static_assert(Tile::columns % 16 == 0 && team_inputs % Tile::columns == 0, "a warp has inputs of one line");
   static_assert(team_inputs % 64 == 0 && threads % team_threads == 0, "a team has whole warpgroups");
   static_assert(strip_step > 0, "a strip has positions of its own");
+  static_assert(!Tile::channels_last || Tile::vector == 1, "neighbours lie together, or channels do");
   static_assert(output_rows <= 16, "they are unrolled");
   static_assert(Height::shifts * shift_columns <= product_rows, "there is an instruction for so many columns");
 };

@@ -22,13 +22,13 @@ struct Digits {
 };
 
 // The address of a weight: tap `tap` of the filter from an input channel to an output channel, both counted inside the
-// group. Weights lie as [group][input channel][output channel][tap] or, of `weights_last`, with the output channels of
-// a tap as neighbours: channels_last, as PyTorch calls that.
+// group. Weights lie as [group][input channel][output channel][tap].
 template <class Layer>
 TCONV_DEVICE const typename Layer::Element* weight_at(const typename Layer::Element* weight, int group, int in_channel,
                                                       int out_channel, int tap) {
   constexpr int taps = Layer::Depth::kernel * Layer::Height::kernel * Layer::Width::kernel;
   const long long channel = static_cast<long long>(group) * Layer::group_in_channels + in_channel;
+  // In channels_last the output channels of a tap are neighbours.
   if (Layer::weights_last) return weight + (channel * taps + tap) * Layer::group_out_channels + out_channel;
   return weight + (channel * Layer::group_out_channels + out_channel) * taps + tap;
 }

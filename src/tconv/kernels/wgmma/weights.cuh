@@ -68,9 +68,12 @@ TCONV_DEVICE void wgmma_weights(const typename Layer::Element* weight, typename 
   if (item >= Shape::preparing_items) return;
   // Neighbouring threads read neighbouring weights. Two threads write 32 bytes, a whole sector.
   Digits<Shape::preparing_items> digits(item);
-  const int first_vector = digits.next(2), fast = digits.next(Layer::weights_last ? Tile::channels : Shape::taps),
-            slow = digits.next(Layer::weights_last ? Shape::taps : Tile::channels);
-  const int tap = Layer::weights_last ? slow : fast, channel = Layer::weights_last ? fast : slow;
+  const int first_vector = digits.next(2);
+  int tap, channel;
+  if (Layer::weights_last)
+    channel = digits.next(Tile::channels), tap = digits.next(Shape::taps);
+  else
+    tap = digits.next(Shape::taps), channel = digits.next(Tile::channels);
   const int k_tile = digits.next(Shape::k_tiles), channel_block = digits.next(Shape::channel_blocks);
   const int group = static_cast<int>(digits.rest);
 

@@ -40,18 +40,21 @@ class _Col2imRows(Family[Col2imRowsTile]):
         return self.too_long(problem, _MOST_POSITIONS) or why_not_col2im_rows(problem.layer)
 
     def candidates(self, problem: Problem, gpu: Gpu, channels_last: bool = False) -> Candidates[Col2imRowsTile] | None:
-        return _candidates(problem, gpu)
+        return _candidates(problem, gpu, channels_last)
 
     def best(
         self, problem: Problem, gpu: Gpu, channels_last: bool = False
     ) -> tuple[Ranked[Col2imRowsTile], int] | None:
-        return _best(problem, gpu)
+        return _best(problem, gpu, channels_last)
 
     def cost(self, problem: Problem, kernel: Kernel[Col2imRowsTile], gpu: Gpu) -> Col2imRowsCost:
         return predict(problem, kernel.layer, kernel.tile, gpu)
 
     def runs(self, kernel: Kernel[Col2imRowsTile], problem: Problem) -> bool:
         return fits(problem, kernel.tile)
+
+    def reads_channels_last(self, kernel: Kernel[Col2imRowsTile]) -> bool:
+        return bool(kernel.tile.channels_last)
 
     def reasons(self, problem: Problem, kernel: Kernel[Col2imRowsTile]) -> tuple[str, ...]:
         layer, tile = kernel.layer, kernel.tile
@@ -72,7 +75,7 @@ def why_not_col2im_rows(layer: Layer) -> str | None:
     if channels > _MOST_CHANNELS:
         return f"{channels} output channels are more than the col2im_rows family's {_MOST_CHANNELS}"
     channels = ceil_div(channels, MOST_CHANNEL_BLOCKS)
-    smallest = Col2imRowsShape(layer, Col2imRowsTile(1, INPUTS, 1, channels, 1, 1, 1))
+    smallest = Col2imRowsShape(layer, Col2imRowsTile(1, INPUTS, 1, channels, 1, 1, 0, 1))
     if not smallest.fits_products:
         return (
             f"an input gives to {smallest.columns} outputs of {channels} channels, in {smallest.output_rows} rows of a "
@@ -83,16 +86,16 @@ def why_not_col2im_rows(layer: Layer) -> str | None:
 
 
 @lru_cache(maxsize=256)
-def _candidates(problem: Problem, gpu: Gpu) -> Candidates[Col2imRowsTile] | None:
-    tiles = candidates(problem, gpu)
+def _candidates(problem: Problem, gpu: Gpu, channels_last: bool) -> Candidates[Col2imRowsTile] | None:
+    tiles = candidates(problem, gpu, channels_last)
     if tiles is None:
         return None
     return Candidates("col2im_rows", problem.layer, tiles, predict(problem, problem.layer, tiles, gpu), length(tiles))
 
 
 @lru_cache(maxsize=4096)
-def _best(problem: Problem, gpu: Gpu) -> tuple[Ranked[Col2imRowsTile], int] | None:
-    considered = _candidates(problem, gpu)
+def _best(problem: Problem, gpu: Gpu, channels_last: bool) -> tuple[Ranked[Col2imRowsTile], int] | None:
+    considered = _candidates(problem, gpu, channels_last)
     return None if considered is None else (considered.first(1)[0], len(considered))
 
 

@@ -21,7 +21,7 @@ _RANGES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 _MOST_ROWS = 2048
 
 
-def candidates(problem: Problem, gpu: Gpu) -> Col2imRowsTile | None:
+def candidates(problem: Problem, gpu: Gpu, channels_last: bool = False) -> Col2imRowsTile | None:
     """Tiles that compute `problem`, as arrays; None where none fits."""
     layer = problem.layer
     positions = uncropped_positions(layer.axes[1], problem.output_size[1])
@@ -35,7 +35,8 @@ def candidates(problem: Problem, gpu: Gpu) -> Col2imRowsTile | None:
         rows=every(rows, row),
         channels=every(channels, channel),
         k_tile_steps=every(_K_TILE_STEPS, step),
-        vector=2 if problem.input_size[2] % 2 == 0 else 1,
+        vector=2 if problem.input_size[2] % 2 == 0 and not channels_last else 1,
+        channels_last=int(channels_last),
         blocks=1,
     )
     shape = Col2imRowsShape(layer, tiles)

@@ -72,7 +72,7 @@ def predict(
     waves = ceil(of_multiprocessor / tile.blocks)
     together = of_multiprocessor / waves
     input_rows = tile.rows + shape.height.shifts - 1
-    loads = shape.k_steps * (8 // layer.item_bytes) * (2 / tile.vector)
+    loads = shape.k_steps * shape.step_loads
     outputs = shape.output_rows * ceil(shape.width.phases / 2) * (1 + shape.width.shifts)
     instructions = fitted.load * loads + fitted.step * shape.k_steps + fitted.output * outputs
     turns = waves * input_rows / _CLOCK

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 
 import numpy as np
@@ -24,8 +25,8 @@ _MOST_BLOCKS = 4
 
 _CONSTANTS = (
     *("item_bytes", "threads", "channel_blocks", "weight_sets", "first_column", "strip_step", "output_rows", "teams"),
-    *("shift_columns", "product_rows", "channel_steps", "k_steps", "k_tiles", "step_words", "weight_bytes"),
-    *("buffer", "shared_bytes"),
+    *("shift_columns", "product_rows", "channel_steps", "k_steps", "k_tiles", "loaded_bytes", "step_loads"),
+    *("step_words", "weight_bytes", "buffer", "shared_bytes"),
 )
 
 
@@ -132,9 +133,20 @@ class Col2imRowsShape:
         return ceil_div(self.k_steps, self.tile.k_tile_steps)
 
     @cached_property
+    def loaded_bytes(self) -> int:
+        """Of a lane's load: channels of one input, or neighbouring inputs of one channel."""
+        of_channels = math.gcd(8, self.layer.in_channels_per_group * self.item_bytes)
+        return where(self.tile.channels_last > 0, of_channels, self.tile.vector * self.item_bytes)
+
+    @cached_property
+    def step_loads(self) -> int:
+        """Loads of a lane for a step."""
+        return 16 // self.loaded_bytes
+
+    @cached_property
     def step_words(self) -> int:
         """Registers for what a lane loads of a step: two 16-bit items in one, if they are loaded at once."""
-        return where((self.item_bytes == 2) & (self.tile.vector == 1), 8, 4)
+        return where(self.loaded_bytes == 2, 8, 4)
 
     # ---- shared memory, in bytes ----
 

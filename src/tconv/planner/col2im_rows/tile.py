@@ -12,8 +12,9 @@ class Col2imRowsTile:
     Each of ``warpgroups`` has 64 inputs of a row of the map, and teams of them go down the rows until they have all
     sums of ``rows`` positions along the height. The inputs of a line are ``columns`` neighbours: of several warpgroups,
     or a part of those of one. A block has ``channels`` output channels. ``k_tile_steps`` times 32 bytes of input
-    channels are asked for at once, and ``vector`` neighbouring inputs by one load. The compiler limits registers so
-    that ``blocks`` blocks fit on a multiprocessor.
+    channels are asked for at once, and ``vector`` neighbouring inputs by one load; if ``channels_last``, input and output
+    are, and neighbouring channels are loaded. The compiler limits registers so that ``blocks`` blocks fit on a
+    multiprocessor.
     """
 
     warpgroups: int
@@ -22,6 +23,7 @@ class Col2imRowsTile:
     channels: int
     k_tile_steps: int
     vector: int
+    channels_last: int
     blocks: int
 
     @property
