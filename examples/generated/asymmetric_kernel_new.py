@@ -279,7 +279,7 @@ def _define(space):
     return defined
 
 # torch.compile and dispatch modes see a call as this one operator. Its namespace has the digest of this file.
-_OPERATOR = _define("tconv_bb418ba4d3745407")
+_OPERATOR = _define("tconv_349eefa41838b8c2")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # modules keep their options like this
@@ -971,8 +971,7 @@ template <long long Count> struct Digits {
 };
 
 // The address of a weight: tap `tap` of the filter from an input channel to an output channel, both counted inside the
-// group. Weights lie as [group][input channel][output channel][tap] or, of `weights_last`, with the output channels of
-// a tap as neighbours: channels_last, as PyTorch calls that.
+// group. Weights lie as [group][input channel][output channel][tap].
 TCONV_DEVICE const float* weight_at(const float* weight, int group, int in_channel, int out_channel, int tap) {
   constexpr int taps = kHeightKernel * kKernel;
   const long long channel = static_cast<long long>(group) * kGroupInChannels + in_channel;
@@ -1275,24 +1274,25 @@ template <class Kernel> TCONV_DEVICE void wgmma_weights(const float* weight, flo
   if (item >= Kernel::preparing_items) return;
   // Neighbouring threads read neighbouring weights. Two threads write 32 bytes, a whole sector.
   Digits<Kernel::preparing_items> digits(item);
-  const int first_vector = digits.next(2), fast = digits.next(kTaps), slow = digits.next(kChannels);
+  const int first_vector = digits.next(2);
+  int tap = digits.next(kTaps), channel = digits.next(kChannels);
   const int k_tile = digits.next(Kernel::k_tiles), channel_block = digits.next(1);
   const int group = static_cast<int>(digits.rest);
 
-  const int out_channel = channel_block * kChannels + slow;
+  const int out_channel = channel_block * kChannels + channel;
   int phase_set, piece;
   {
     // Where the piece of a tap lies: in which phase set, and as which piece of a k-tile. A visit's pieces lie together.
-    const WgmmaTap<Axis<1, 1, 0, 1>> depth(fast / (kHeightKernel * kKernel));
-    const WgmmaTap<Axis<3, 1, 0, 1>> row(fast / kKernel % kHeightKernel);
-    const WgmmaTap<Axis<7, 1, 0, 1>> column(fast % kKernel);
+    const WgmmaTap<Axis<1, 1, 0, 1>> depth(tap / (kHeightKernel * kKernel));
+    const WgmmaTap<Axis<3, 1, 0, 1>> row(tap / kKernel % kHeightKernel);
+    const WgmmaTap<Axis<7, 1, 0, 1>> column(tap % kKernel);
     const int phase = depth.phase + row.phase + column.phase;
     phase_set = phase;
     // Visits are shifts: along the height fastest, then along the width. Each has a piece of every phase.
     const int visit = (depth.shift * kShiftsCount + column.shift) * kHeightShiftsCount + row.shift;
     piece = visit;
   }
-  const int row = wgmma_row_of(slow);
+  const int row = wgmma_row_of(channel);
   const long long set = static_cast<long long>(group) + channel_block;
   const long long product = static_cast<long long>(k_tile) * kShifts + piece;
   unsigned char* const to =
@@ -1301,7 +1301,7 @@ template <class Kernel> TCONV_DEVICE void wgmma_weights(const float* weight, flo
     const int vector = pair * 2 + first_vector, in_channel = k_tile * Kernel::k_tile_channels + vector * kVectorItems;
     Vector<float, 4> values;
     TCONV_UNROLL for (int k = 0; k < kVectorItems; ++k) {
-      values.values[k] = __ldg(weight_at(weight, group, in_channel + k, out_channel, fast));
+      values.values[k] = __ldg(weight_at(weight, group, in_channel + k, out_channel, tap));
     }
 
     Vector<float, 4> factors;

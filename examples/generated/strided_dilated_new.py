@@ -279,7 +279,7 @@ def _define(space):
     return defined
 
 # torch.compile and dispatch modes see a call as this one operator. Its namespace has the digest of this file.
-_OPERATOR = _define("tconv_9a5cb8e298765f02")
+_OPERATOR = _define("tconv_b950e24bff8690ed")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # modules keep their options like this
@@ -1044,8 +1044,7 @@ struct Digits {
 };
 
 // The address of a weight: tap `tap` of the filter from an input channel to an output channel, both counted inside the
-// group. Weights lie as [group][input channel][output channel][tap] or, of `weights_last`, with the output channels of
-// a tap as neighbours: channels_last, as PyTorch calls that.
+// group. Weights lie as [group][input channel][output channel][tap].
 TCONV_DEVICE const float* weight_at(const float* weight, int group, int in_channel, int out_channel, int tap) {
   constexpr int taps = kKernel * kKernel;
   const long long channel = static_cast<long long>(group) * kGroupInChannels + in_channel;
@@ -1450,16 +1449,17 @@ TCONV_DEVICE void wgmma_weights(const float* weight, float* prepared) {
   if (item >= kPreparingItems) return;
   // Neighbouring threads read neighbouring weights. Two threads write 32 bytes, a whole sector.
   Digits digits(item);
-  const int first_vector = digits.next(2), fast = digits.next(kTaps), slow = digits.next(kChannels);
+  const int first_vector = digits.next(2);
+  int tap = digits.next(kTaps), channel = digits.next(kChannels);
   const int k_tile = digits.next(1), channel_block = digits.next(1), group = static_cast<int>(digits.rest);
 
-  const int out_channel = channel_block * kChannels + slow;
+  const int out_channel = channel_block * kChannels + channel;
   int phase_set, piece;
   {
     // Where the piece of a tap lies: in which phase set, and as which piece of a k-tile. A visit's pieces lie together.
-    const WgmmaTap<Axis<1, 1, 0, 1>> depth(fast / (kKernel * kKernel));
-    const WgmmaTap<Axis<3, 5, 1, 2>> row(fast / kKernel % kKernel);
-    const WgmmaTap<Axis<3, 5, 1, 2>> column(fast % kKernel);
+    const WgmmaTap<Axis<1, 1, 0, 1>> depth(tap / (kKernel * kKernel));
+    const WgmmaTap<Axis<3, 5, 1, 2>> row(tap / kKernel % kKernel);
+    const WgmmaTap<Axis<3, 5, 1, 2>> column(tap % kKernel);
     const int phase = (depth.phase * kStride + row.phase) * kStride + column.phase;
     phase_set = phase / 5;
     // Visits are taps. `one_phase`: those of the phase, along the height fastest. `row_phases`: those along depth and
@@ -1468,7 +1468,7 @@ TCONV_DEVICE void wgmma_weights(const float* weight, float* prepared) {
     const int d = depth.tap - own.depth.first, r = (row.tap - own.row.first) / kStride;
     piece = (d * own.row.count + r) * kKernel + column.tap;
   }
-  const int row = wgmma_row_of(slow);
+  const int row = wgmma_row_of(channel);
   const long long set = (static_cast<long long>(group) + channel_block) * kPhaseSets;
   const long long product = static_cast<long long>(k_tile) * kKernel + piece;
   unsigned char* const to =
@@ -1477,7 +1477,7 @@ TCONV_DEVICE void wgmma_weights(const float* weight, float* prepared) {
     const int vector = pair * 2 + first_vector, in_channel = k_tile * kKTileChannels + vector * kVectorItems;
     Vector<float, 4> values;
     TCONV_UNROLL for (int k = 0; k < kVectorItems; ++k) {
-      values.values[k] = __ldg(weight_at(weight, group, in_channel + k, out_channel, fast));
+      values.values[k] = __ldg(weight_at(weight, group, in_channel + k, out_channel, tap));
     }
 
     Vector<float, 4> factors;

@@ -305,7 +305,7 @@ def _define(space):
     return defined
 
 # torch.compile and dispatch modes see a call as this one operator. Its namespace has the digest of this file.
-_OPERATOR = _define("tconv_fd784b8549c5042c")
+_OPERATOR = _define("tconv_84858b5ff7b0d0a8")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # modules keep their options like this
@@ -1185,8 +1185,7 @@ template <long long Count> struct Digits {
 };
 
 // The address of a weight: tap `tap` of the filter from an input channel to an output channel, both counted inside the
-// group. Weights lie as [group][input channel][output channel][tap] or, of `weights_last`, with the output channels of
-// a tap as neighbours: channels_last, as PyTorch calls that.
+// group. Weights lie as [group][input channel][output channel][tap].
 template <class Kernel>
 TCONV_DEVICE const float* weight_at(const float* weight, int group, int in_channel, int out_channel, int tap) {
   constexpr int taps = kKernel * kKernel;
@@ -1577,24 +1576,25 @@ template <class Kernel> TCONV_DEVICE void wgmma_weights(const float* weight, flo
   if (item >= Kernel::preparing_items) return;
   // Neighbouring threads read neighbouring weights. Two threads write 32 bytes, a whole sector.
   Digits<Kernel::preparing_items> digits(item);
-  const int first_vector = digits.next(2), fast = digits.next(kTaps), slow = digits.next(Kernel::channels);
+  const int first_vector = digits.next(2);
+  int tap = digits.next(kTaps), channel = digits.next(Kernel::channels);
   const int k_tile = digits.next(Kernel::k_tiles), channel_block = digits.next(Kernel::channel_blocks);
   const int group = static_cast<int>(digits.rest);
 
-  const int out_channel = channel_block * Kernel::channels + slow;
+  const int out_channel = channel_block * Kernel::channels + channel;
   int phase_set, piece;
   {
     // Where the piece of a tap lies: in which phase set, and as which piece of a k-tile. A visit's pieces lie together.
-    const WgmmaTap<Axis<1, 1, 0, 1>> depth(fast / (kKernel * kKernel));
-    const WgmmaTap<Axis<2, 2, 0, 1>> row(fast / kKernel % kKernel);
-    const WgmmaTap<Axis<2, 2, 0, 1>> column(fast % kKernel);
+    const WgmmaTap<Axis<1, 1, 0, 1>> depth(tap / (kKernel * kKernel));
+    const WgmmaTap<Axis<2, 2, 0, 1>> row(tap / kKernel % kKernel);
+    const WgmmaTap<Axis<2, 2, 0, 1>> column(tap % kKernel);
     const int phase = (depth.phase * kStride + row.phase) * kStride + column.phase;
     phase_set = phase / Kernel::phases;
     // Visits are shifts: along the height fastest, then along the width. Each has a piece of every phase.
     const int visit = depth.shift + column.shift + row.shift;
     piece = visit * Kernel::phases + phase % Kernel::phases;
   }
-  const int row = piece % Kernel::product_phases * Kernel::channels + wgmma_row_of(slow);
+  const int row = piece % Kernel::product_phases * Kernel::channels + wgmma_row_of(channel);
   const long long set = (static_cast<long long>(group) * Kernel::channel_blocks + channel_block) * Kernel::phase_sets;
   const long long product =
       static_cast<long long>(k_tile) * Kernel::k_tile_pieces + piece - piece % Kernel::product_phases;
@@ -1606,7 +1606,7 @@ template <class Kernel> TCONV_DEVICE void wgmma_weights(const float* weight, flo
     Vector<float, 4> values;
     TCONV_UNROLL for (int k = 0; k < kVectorItems; ++k) {
       const bool present = Kernel::whole_channels || out_channel < Kernel::group_out_channels;
-      values.values[k] = present ? __ldg(weight_at<Kernel>(weight, group, in_channel + k, out_channel, fast)) : float{};
+      values.values[k] = present ? __ldg(weight_at<Kernel>(weight, group, in_channel + k, out_channel, tap)) : float{};
     }
 
     Vector<float, 4> factors;

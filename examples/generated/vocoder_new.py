@@ -299,7 +299,7 @@ def _define(space):
     return defined
 
 # torch.compile and dispatch modes see a call as this one operator. Its namespace has the digest of this file.
-_OPERATOR = _define("tconv_d2c9c7a5103ba966")
+_OPERATOR = _define("tconv_7dea8bb8938fedb5")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # modules keep their options like this
@@ -2323,8 +2323,7 @@ template <class Kernel> struct MmaFilters {
       const int in_channel = step * kStepChannels + (lane % 4 + u / 2 * 4);
       const bool present = out_channel < Kernel::group_out_channels && in_channel < Kernel::group_in_channels;
       // The address of a weight: tap `tap` of the filter from an input channel to an output channel, both counted
-      // inside the group. Weights lie as [group][input channel][output channel][tap] or, of `weights_last`, with the
-      // output channels of a tap as neighbours: channels_last, as PyTorch calls that.
+      // inside the group. Weights lie as [group][input channel][output channel][tap].
       constexpr int taps = Kernel::kernel;
       const long long channel = static_cast<long long>(group) * Kernel::group_in_channels + (present ? in_channel : 0);
       const float* const from =
