@@ -1159,13 +1159,13 @@ MUTATIONS_OF_COL2IM_ROWS = {
         "plain",
     ),
     "weights in the order of memory, where inputs in channels_last have another": (
-        "Shape::place_of(first + i * together)",
-        "(first + i * together)",
+        "(Tile::channels_last ? Shape::last_place(k) : k)",
+        "k",
         "col2im_rows-2d-k5-s2-wide-tf32-narrow_last",
         "plain",
     ),
     "the neighbour's channels a channel further": (
-        "of_step + i * channels + channel, there, loaded",
+        "of_step + i * position_items + channel, there, loaded",
         "of_step + i + channel, there, loaded",
         "col2im_rows-2d-k6x4-s2-maps-fp16-whole_last",
         "plain",
@@ -1177,8 +1177,8 @@ MUTATIONS_OF_COL2IM_ROWS = {
         "plain",
     ),
     "channels of an output a plane apart, in channels_last": (
-        "channel_step = Tile::channels_last ? 1 : plane;",
-        "channel_step = plane;",
+        "output) * y_channels + channel\n",
+        "output) * y_channels + channel * plane\n",
         "col2im_rows-2d-k3x5-s1x2-d3x2-tf32-whole_last",
         "address",
     ),

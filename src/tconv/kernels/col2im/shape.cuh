@@ -27,7 +27,7 @@ struct Col2imShape {
   // ---- rows of the product: the taps of a block's output channels ----
   static constexpr int taps = Layer::Depth::kernel * Layer::Height::kernel * Layer::Width::kernel;
   static constexpr int block_rows = Tile::channels * taps;
-  using Rows = Col2imRows<Layer, Tile::channels, taps>;
+  using Rows = Col2imBlockRows<Layer, Tile::channels, taps>;
   static constexpr int warp_row_tiles = ceil_div(block_rows, 16 * Tile::Warps::high);
   static constexpr int row_tiles = Tile::Warps::high * warp_row_tiles;
   static constexpr int row_blocks = ceil_div(Layer::group_out_channels, Tile::channels);

@@ -44,7 +44,7 @@ struct Col2imSpan {
 
 // The rows of a block are the taps of its output channels, in the order in which weights lie in memory.
 template <class Layer, int Channels, int Taps>
-struct Col2imRows {
+struct Col2imBlockRows {
   // From the row of a channel, or of a tap, to that of the next.
   static constexpr int of_channel = Layer::weights_last ? 1 : Taps, of_tap = Layer::weights_last ? Channels : 1;
   // So many rows lie together, and begin at a multiple of their number.

@@ -97,9 +97,9 @@ TCONV_DEVICE void col2im_rows(const typename Layer::Element* x, const typename L
   show_to_products();
   __syncthreads();
 
-  const long long channel_step =
-      Tile::channels_last ? 1 : static_cast<long long>(output_depth) * output_height * output_width;
-  Element* const y_of_group = y + group * Layer::group_out_channels * channel_step;
+  Element* const y_of_group =
+      y + static_cast<long long>(group) * Layer::group_out_channels *
+              (Tile::channels_last ? 1 : static_cast<long long>(output_depth) * output_height * output_width);
   Col2imRowsAccumulators<Layer, Tile> accumulators;
   WarpgroupProducts products;
   accumulators.clear();

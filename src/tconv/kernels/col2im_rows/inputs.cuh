@@ -13,7 +13,8 @@ template <class Layer, class Tile>
 struct Col2imRowsInputs {
   using Shape = Col2imRowsShape<Layer, Tile>;
   using Element = typename Layer::Element;
-  static constexpr int channels = Layer::groups * Layer::group_in_channels;
+  // From a position to the next one.
+  static constexpr int position_items = Tile::channels_last ? Layer::groups * Layer::group_in_channels : 1;
   const Element* first;  // of the lane's column and its first channel, in row 0 of depth 0
   long long plane;       // positions of a map
   int depth;             // the position along the depth
@@ -34,10 +35,10 @@ struct Col2imRowsInputs {
     const bool image_inside = part.image < batch;
     columns_inside[0] = image_inside && column < input_width;
     columns_inside[1] = image_inside && column + 1 < input_width;
-    const int channel = group * Layer::group_in_channels + lane_channel;
-    const long long image = static_cast<long long>(part.image) * channels * plane;
-    first = x + image +
-            (Tile::channels_last ? static_cast<long long>(column) * channels + channel : channel * plane + column);
+    const long long image = part.image;
+    first = Tile::channels_last
+                ? x + (image * plane + column) * position_items + group * Layer::group_in_channels + lane_channel
+                : x + ((image * Layer::groups + group) * Layer::group_in_channels + lane_channel) * plane + column;
   }
   // Asks for a k-tile of a row of inputs.
   TCONV_DEVICE void load(int row, int k_tile) {
@@ -48,9 +49,8 @@ struct Col2imRowsInputs {
       const int first_channel = (number - shift * Shape::channel_steps) * Shape::step_channels;
       const bool inside =
           in_range(row, rows) && in_range(depth - shift, depths) && (Shape::whole_k_tiles || number < Shape::k_steps);
-      const long long of_row = (static_cast<long long>(depth - shift) * rows + row) * row_items;
-      const Element* const of_step =
-          first + (Tile::channels_last ? of_row * channels + first_channel : first_channel * plane + of_row);
+      const Element* const of_step = first + first_channel * (Tile::channels_last ? 1 : plane) +
+                                     (static_cast<long long>(depth - shift) * rows + row) * row_items * position_items;
       if (Tile::channels_last) {
         load_channels(of_step, inside, first_channel, words[step]);
         continue;
@@ -86,7 +86,7 @@ struct Col2imRowsInputs {
                            (Layer::group_in_channels % Shape::step_channels == 0 ||
                             first_channel + lane_channel + channel < Layer::group_in_channels);
         unsigned loaded[count];
-        load_present<Shape::loaded_bytes>(of_step + i * channels + channel, there, loaded);
+        load_present<Shape::loaded_bytes>(of_step + i * position_items + channel, there, loaded);
 #pragma unroll
         for (int word = 0; word < count; ++word)
           of_lane[((i * Shape::lane_channels + channel) / items) * count + word] = loaded[word];

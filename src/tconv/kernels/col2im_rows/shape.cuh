@@ -71,13 +71,11 @@ struct Col2imRowsShape {
                                           ? greatest_common_divisor(8, Layer::group_in_channels* item_bytes)
                                           : Tile::vector * item_bytes;
   static constexpr int step_loads = 16 / loaded_bytes, step_words = step_loads * ceil_div(loaded_bytes, 4);
-  // The place of a channel along k. In channels_last a lane's channels are neighbours, which in fragments they are not.
-  static TCONV_CONSTANT int place_of(int channel) {
-    const int in_step = channel % step_channels, lane = in_step / lane_channels, own = in_step % lane_channels;
+  // The place of a channel along k in channels_last: a lane's channels are neighbours, which in fragments they are not.
+  static TCONV_CONSTANT int last_place(int channel) {
     constexpr int together = lane_channels / 2;
-    return Tile::channels_last
-               ? channel - in_step + own / together * (step_channels / 2) + lane * together + own % together
-               : channel;
+    const int in_step = channel % step_channels, lane = in_step / lane_channels, own = in_step % lane_channels;
+    return channel - in_step + own / together * (step_channels / 2) + lane * together + own % together;
   }
 
   // ---- shared memory: weights, as rows of 128 bytes along k for four steps at a time; and of each team two buffers of

@@ -48,11 +48,11 @@ TCONV_DEVICE void col2im_rows_store(const float* results, const Col2imRowsChanne
   const long long slab = static_cast<long long>(output_height) * output_width, plane = output_depth * slab;
   const int first_h = row * Height::phases - Layer::Height::padding,
             first_d = part.depth * Depth::phases - Layer::Depth::padding;
-  const long long image = static_cast<long long>(part.image) * y_channels * plane,
-                  first = first_d * slab + static_cast<long long>(first_h) * output_width;
-  // From an output to the next one, and from a channel to the next.
-  const long long step = Tile::channels_last ? y_channels : 1, channel_step = Tile::channels_last ? 1 : plane;
-  Element* const of_row = y_of_group + image + channels.first * channel_step + first * step;
+  const long long image = part.image, of_slabs = first_d * slab,
+                  of_rows = static_cast<long long>(first_h) * output_width;
+  Element* const of_row = Tile::channels_last
+                              ? y_of_group + (image * plane + of_slabs + of_rows) * y_channels + channels.first
+                              : y_of_group + (image * y_channels + channels.first) * plane + of_slabs + of_rows;
 #pragma unroll 1
   for (int chunk = part.first_output + warp % Shape::line_warps * 32; chunk < part.outputs_end;
        chunk += Shape::line_warps * 32) {
@@ -82,8 +82,9 @@ TCONV_DEVICE void col2im_rows_store(const float* results, const Col2imRowsChanne
           float total = 0;
 #pragma unroll
           for (int shift = 0; shift < Width::shifts; ++shift) total += of_shifts[shift][output_row * row_results];
-          Element* const to =
-              of_row + channel * channel_step + (phase_d * slab + phase_h * output_width + output) * step;
+          Element* const to = Tile::channels_last
+                                  ? of_row + (phase_d * slab + phase_h * output_width + output) * y_channels + channel
+                                  : of_row + channel * plane + phase_d * slab + phase_h * output_width + output;
           const auto read = channels.epilogue.program.template fetch<1>(to, there);
           store_present(to, channels.epilogue.output(of_channel.y(total), of_channel, read), there);
         }

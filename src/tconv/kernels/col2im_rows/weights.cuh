@@ -89,7 +89,8 @@ struct Col2imRowsWeights {
 #pragma unroll
     for (int i = 0; i < batch; ++i) {
       if (!is_there(first + i * together)) continue;
-      const unsigned byte = (first_k + Shape::place_of(first + i * together)) * Shape::item_bytes;
+      const int k = first_k + first + i * together;
+      const unsigned byte = (Tile::channels_last ? Shape::last_place(k) : k) * Shape::item_bytes;
       *reinterpret_cast<Element*>(factor + byte / 128 * Shape::weight_block_bytes +
                                   swizzled(row * 128 + static_cast<int>(byte % 128), 128)) =
           matrix_factor<Layer>(loaded[i], 0);

@@ -42,7 +42,7 @@ struct Col2imWgmmaShape {
 
   // ---- rows of the product: the taps of a block's output channels; a warpgroup has some tiles of 64 ----
   static constexpr int block_rows = Tile::channels * taps;
-  using Rows = Col2imRows<Layer, Tile::channels, taps>;
+  using Rows = Col2imBlockRows<Layer, Tile::channels, taps>;
   static constexpr int row_tiles = ceil_div(block_rows, 64 * Tile::Warpgroups::high);
   static constexpr int rows = 64 * Tile::Warpgroups::high * row_tiles;
   static constexpr int row_blocks = ceil_div(Layer::group_out_channels, Tile::channels) * phase_blocks;
