@@ -410,7 +410,7 @@ def test_kinds_are_layers_that_pytorch_takes(script: Script) -> None:
 # ---- same_code.py ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.rotates(3)
+@pytest.mark.rotates(6)
 def test_kernels_of_other_machine_code_are_noticed(script: Script, tmp_path: Path) -> None:
     same_code = script("same_code")
     before = tmp_path / "src"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tconv.planner import FAMILIES, Gpu, choice, choose
+from tconv.planner import FAMILIES, Gpu, Plan, Unplannable, choice, choose
 from tconv.planner.tuned import Question, Tuned, from_dict, to_dict
 from tconv.problem import Layer, Problem
 
@@ -49,6 +49,34 @@ def test_few_leading_kernels_are_one_of_each_family() -> None:
     assert {kernel.family for kernel, _ in leading(QUESTION, H200, 1)} == set(FAMILIES) - {"col2im_rows"}
     of_double = Question(replace(DENSE, layer=replace(DENSE.layer, precision="fp64")))
     assert {kernel.family for kernel, _ in leading(of_double, H200, 3)} == {"direct", "mma"}
+
+
+@pytest.mark.parametrize("lacking", [True, False])
+def test_a_format_that_has_no_kernel_leaves_the_other(lacking: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    question = Question(DENSE, "tf32").in_channels_last()
+    mma = FAMILIES["mma"]
+    plan = mma.plan
+
+    def without(problem: Problem, gpu: Gpu, channels_last: bool = False) -> Plan:
+        if channels_last == lacking:
+            raise Unplannable("no tile")
+        return plan(problem, gpu, channels_last)
+
+    monkeypatch.setattr(mma, "plan", without)
+    found = choose(question, H200, ("mma",))
+    assert choice.reads_channels_last(found) != lacking and found.kernel.layer.weights_last
+    assert found == plan(question.problem_of("mma"), H200, not lacking)
+
+
+def test_copies_around_a_contiguous_kernel_are_counted() -> None:
+    """What has no kernel for channels_last is beside what has; both are led by their expected times."""
+    question = Question(DENSE, "tf32").in_channels_last()
+    expected = dict(choice.leading(question, H200, 40))
+    around = [
+        seconds for kernel, seconds in expected.items() if not FAMILIES[kernel.family].reads_channels_last(kernel)
+    ]
+    assert around and min(around) > 3 * DENSE.bytes_moved / 4.25e12
+    assert list(expected.values()) == sorted(expected.values())
 
 
 @pytest.mark.parametrize("place", [0, 4, 11])

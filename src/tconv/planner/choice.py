@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable
 from dataclasses import replace
@@ -40,13 +41,13 @@ def choose(
         if plan is not None:
             return plan
     plans, troubles = [], []
-    for name in families:
+    for name, last in itertools.product(families, _formats(question)):
         try:
-            plans += [FAMILIES[name].plan(question.problem_of(name), gpu, last) for last in _formats(question)]
+            plans.append(FAMILIES[name].plan(question.problem_of(name), gpu, last))
         except Unplannable as trouble:
             troubles.append(str(trouble))
     if not plans:
-        raise Unplannable("; ".join(troubles))
+        raise Unplannable("; ".join(dict.fromkeys(troubles)))
     return min(plans, key=lambda plan: _seconds(question, plan.kernel, plan.predicted_seconds or 0.0, gpu))
 
 

@@ -110,6 +110,11 @@ class Col2imBlock(ABC):
 
     # ---- copies, in bytes ----
 
+    @property
+    @abstractmethod
+    def weight_copy(self) -> int:
+        """Of neighbouring weights."""
+
     @cached_property
     def input_copy(self) -> int:
         of_channels = math.gcd(COPY_BYTES, self.layer.in_channels_per_group * self.item_bytes)

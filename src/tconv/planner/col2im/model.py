@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
+from tconv.planner.col2im.block import COPY_BYTES, Col2imBlock
 from tconv.planner.col2im.launch import grid, launch_traits, works
 from tconv.planner.col2im.shape import Col2imShape
 from tconv.planner.col2im.tile import Col2imTile
@@ -20,6 +22,8 @@ from tconv.planner.numbers import ceil, most, nowhere, where
 from tconv.problem import Layer, Problem
 
 _CLOCK = 1.75e9
+#: Cycles of a block for a tap's weights, where these lie together, and more for each copy of less than 16 bytes.
+_PIECE, _NARROW_COPY = 1.0, 2.5
 
 
 @dataclass(frozen=True)
@@ -28,8 +32,6 @@ class Constants:
 
     Args:
         copy: of a multiprocessor, for a warp's instruction that copies.
-        piece, narrow: of a block, for the weights of a tap's channels, where they lie so; and more for each copy of
-            less than 16 bytes.
         item: of a multiprocessor, for a warp's operands that come item by item from runs.
         result, output: of a multiprocessor, for a warp's 32 results that are summed, and for its 32 outputs.
         block: of a block beside all else: from its launch to its first products, and from its last to its end.
@@ -39,8 +41,6 @@ class Constants:
     """
 
     copy: float = 7.8
-    piece: float = 1.0
-    narrow: float = 2.5
     item: float = 2.6
     result: float = 2.4
     output: float = 17.6
@@ -125,9 +125,7 @@ def _at_once(problem: Problem, layer: Layer, tile: Col2imTile, gpu: Gpu, fitted:
     steps = 1.0 * warps.splits * shape.set_steps
     copied = shape.block_rows / shape.weight_copy + shape.positions / shape.input_copy
     copies = steps * copied * shape.step_channels * layer.item_bytes / 32
-    pieces = steps * shape.step_channels * shape.taps
-    weight_copies = steps * shape.step_channels * shape.block_rows * layer.item_bytes / shape.weight_copy
-    of_pieces = fitted.piece * pieces + fitted.narrow * where(shape.weight_copy < 16, weight_copies, 0.0)
+    pieces = piece_cycles(shape, steps * shape.step_channels)
     items = where(tile.runs > 0, 4.0 * steps * shape.position_tiles * warps.high, 0.0)
     taps = math.prod(axis.taps_per_phase for axis in layer.axes)
     outputs = problem.batch * layer.out_channels * math.prod(problem.output_size) / blocks / 32
@@ -135,7 +133,7 @@ def _at_once(problem: Problem, layer: Layer, tile: Col2imTile, gpu: Gpu, fitted:
     results = warps.splits * most(shape.row_tiles * 16 * shape.position_tiles * 8 / 32, outputs * taps)
     tiles = shape.warp_row_tiles * shape.warp_position_tiles
     parts = (
-        of_multiprocessor * (fitted.copy * copies + (of_pieces if layer.weights_last else 0.0)) / _CLOCK,
+        of_multiprocessor * (fitted.copy * copies + pieces) / _CLOCK,
         of_multiprocessor * fitted.item * items / _CLOCK,
         of_multiprocessor * (fitted.result * results + fitted.output * outputs / (shape.threads / 32) ** 0.5) / _CLOCK,
         waves * (fitted.block + shape.set_k_tiles * fitted.step + shape.set_steps * fitted.product * tiles) / _CLOCK,
@@ -173,3 +171,11 @@ def _resident(problem: Problem, layer: Layer, tile: Col2imTile, gpu: Gpu, fitted
     together = sum(limit**fitted.norm for limit in limits) ** (1 / fitted.norm)
     fixed = waves * (fitted.block + fitted.weights * weights) / _CLOCK
     return Col2imCost(*parts, SHORTEST_SECONDS + fixed + together + fused_seconds(problem, gpu))
+
+
+def piece_cycles(shape: Col2imBlock, channels: Any) -> Any:
+    """Cycles of a block, for so many channels of weights in channels_last, beyond those of contiguous weights."""
+    if not shape.layer.weights_last:
+        return 0.0
+    copies = channels * shape.block_rows * shape.item_bytes / shape.weight_copy
+    return _PIECE * channels * shape.taps + where(shape.weight_copy < COPY_BYTES, _NARROW_COPY * copies, 0.0)

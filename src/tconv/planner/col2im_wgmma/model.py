@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tconv.planner.col2im.launch import grid
+from tconv.planner.col2im.model import piece_cycles
 from tconv.planner.col2im_wgmma.launch import launch_traits
 from tconv.planner.col2im_wgmma.shape import Col2imWgmmaShape
 from tconv.planner.col2im_wgmma.tile import Col2imWgmmaTile
@@ -30,8 +31,6 @@ class Constants:
 
     Args:
         copy: of a block, for a warp's instruction that copies inputs. Copies of weights overlap the rest.
-        piece, narrow: of a block, for weights that lie together, where these are channels of a tap and not all taps of
-            all channels; and more for each copy of less than 16 bytes.
         product, positions: of a block, for a warpgroup's instruction, and for each 8 positions of it.
         weight: of a block, for 32 weights of 32 bits that are loaded from a stage.
         move, item: of a block, for 32 inputs of 32 bits that are moved, and for 32 items of 16 bits that are, of runs.
@@ -50,8 +49,6 @@ class Constants:
     """
 
     copy: float = 5.27
-    piece: float = 1.0
-    narrow: float = 2.5
     product: float = 24.0
     positions: float = 1.2
     weight: float = 1.39
@@ -103,9 +100,6 @@ def predict(
     k_tiles = 1.0 * warpgroups.splits * shape.set_k_tiles
     channels = k_tiles * shape.k_tile_channels
     copies = channels * layer.item_bytes * shape.positions / shape.input_copy / 32
-    pieces = channels * shape.block_rows / (tile.channels * shape.channel_run)
-    weight_copies = channels * shape.block_rows * layer.item_bytes / shape.weight_copy
-    of_pieces = fitted.piece * pieces + fitted.narrow * where(shape.weight_copy < 16, weight_copies, 0.0)
     instructions = k_tiles * tile.k_tile_steps * (shape.rows / 64) * warpgroups.wide
     weights = 0.0 if shape.factors_in_stages else channels * shape.rows * warpgroups.wide / 32
     items = where((tile.runs > 0) & shape.factors_in_stages, channels * shape.positions / 32, 0.0)
@@ -124,7 +118,7 @@ def predict(
     together = least(tile.blocks, of_multiprocessor)
     times = of_multiprocessor * together ** (fitted.together - 1) / _CLOCK
     parts = (
-        times * (fitted.copy * copies + (of_pieces if layer.weights_last else 0.0)),
+        times * (fitted.copy * copies + piece_cycles(shape, channels)),
         times * instructions * (fitted.product + fitted.positions * shape.product_rows / 8),
         times * (fitted.weight * weights + fitted.item * items + fitted.move * moves),
         times * shape.set_k_tiles * k_tile,
