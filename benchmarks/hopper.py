@@ -27,12 +27,13 @@ from tconv.evaluation.reference import Operands, conv_transpose
 from tconv.evaluation.stopwatch import CudaClock
 from tconv.evaluation.timing import quantile
 from tconv.jit.loader import gpu_of
+from tconv.memory import memory_format
 from tconv.planner import FAMILIES
 from tconv.planner.choice import replan
 from tconv.planner.plan import tile_fields
 from tconv.problem import Precision, Problem
 from tconv.tuning.compilers import compilers
-from tconv.tuning.trials import WRONG, Distance, caller, memory_format, submit
+from tconv.tuning.trials import WRONG, Distance, caller, submit
 
 _CALLS = 15
 _PRECISION: dict[str, Precision] = {"float32": "tf32", "float16": "fp16", "bfloat16": "bf16"}

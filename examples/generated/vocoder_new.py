@@ -299,7 +299,7 @@ def _define(space):
     return defined
 
 # torch.compile and dispatch modes see a call as this one operator. Its namespace has the digest of this file.
-_OPERATOR = _define("tconv_7dea8bb8938fedb5")
+_OPERATOR = _define("tconv_00de6721bac66964")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # modules keep their options like this
@@ -2280,9 +2280,9 @@ TCONV_DEVICE void mma_store(const MmaAccumulators<Kernel>& accumulators, const E
 }
 
 // Prepares weights where a tile of rows has one phase. A thread loads some neighbouring taps of the filters of its
-// lane's two rows, because these taps are neighbours in memory, unless channels are. Each tap is a pair: one phase at
-// one shift. Pairs without a tap are gaps. They become zeros if they are loaded to shared memory with the others,
-// though nobody multiplies them.
+// lane's two rows, because these taps are neighbours in memory. Each tap is a pair: one phase at one shift. Pairs
+// without a tap are gaps. They become zeros if they are loaded to shared memory with the others, though nobody
+// multiplies them.
 template <class Kernel> struct MmaFilters {
 
   static constexpr int units = kUnits, together = Kernel::taps_together;

@@ -18,9 +18,14 @@ def lies_last(weight: Tensor) -> bool:
     return weight.is_contiguous(memory_format=CHANNELS_LAST_FORMATS[weight.dim()])
 
 
-def laid_out(weight: Tensor, last: bool) -> Tensor:
-    """A layer's weights, or a copy, in channels_last if `last`, else contiguous."""
-    return weight.contiguous(memory_format=CHANNELS_LAST_FORMATS[weight.dim()] if last else torch.contiguous_format)
+def memory_format(dims: int, channels_last: bool) -> torch.memory_format:
+    """Of tensors with so many axes, batch and channels among them."""
+    return CHANNELS_LAST_FORMATS[dims] if channels_last else torch.contiguous_format
+
+
+def laid_out(tensor: Tensor, last: bool) -> Tensor:
+    """The tensor, or a copy, in channels_last if `last`, else contiguous."""
+    return tensor.contiguous(memory_format=memory_format(tensor.dim(), last))
 
 
 def aligned(tensor: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from torch.nn import Parameter
 from tconv.dispatch import Decision, decide
 from tconv.errors import InvalidProgram
 from tconv.jit.allocation import empty
-from tconv.memory import VECTOR_BYTES, aligned, laid_out
+from tconv.memory import VECTOR_BYTES, aligned
 from tconv.metadata import alike, has_memory
 from tconv.planner import FAMILIES
 from tconv.planner.choice import reads_channels_last
@@ -55,7 +55,7 @@ class Route:
         output_shape: of the batched result.
         memory_format: of the result.
         arguments: stride, padding, output_padding, groups, dilation, one integer an axis.
-        copies: some tensor is not contiguous; weights may be channels_last where the kernel reads them so.
+        copies: some tensor does not lie as the kernel reads it.
         directly: the kernel reads and writes channels_last; else contiguous tensors.
         operand_shapes: of what the layer's program reads.
         layout: of the weights that the kernel takes; empty where it takes them as they are.
@@ -262,10 +262,14 @@ def _new_route(
     _log.debug("%s: %s", "PyTorch runs" if decision.plan is None else "tconv runs", decision.reason)
     if decision.plan is None:
         return None
-    read = (input, None if decision.plan.kernel.layer.weights_last else weight, bias)
-    copies = not all(tensor is None or tensor.is_contiguous() for tensor in read)
+    plan = decision.plan
+    copies = not (
+        (reads_channels_last(plan) or input.is_contiguous())
+        and (plan.kernel.layer.weights_last or weight.is_contiguous())
+        and (bias is None or bias.is_contiguous())
+    )
     planned = time.perf_counter() - started
-    return _route_of(decision.plan, input.get_device(), decision.memory_format, copies, planned)
+    return _route_of(plan, input.get_device(), decision.memory_format, copies, planned)
 
 
 def _route_of(
@@ -339,7 +343,7 @@ def _launch_of(
                 return launch(input, weight, bias, prepared, operands, output)
         if copies:
             input = input if directly else input.contiguous()
-            weight = weight if prepared else laid_out(weight, last)
+            weight = weight if prepared or last else weight.contiguous()
             bias = bias if bias is None else bias.contiguous()
         x, of_weight = input.data_ptr(), prepared or weight.data_ptr()
         if (x | of_weight) % loaded_together:

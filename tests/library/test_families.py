@@ -143,7 +143,7 @@ def test_weights_in_channels_last_are_read_as_they_lie(
     x = torch.randn(2, in_channels, 8, 8).to(memory_format=of_input)
     expected = torch.conv_transpose2d(x, weight, groups=groups)
     route = routes.find_route(2, x, weight, None, (1, 0, 0, groups, 1))
-    assert route is not None
+    assert route is not None and route.copies == (not route.directly and not x.is_contiguous())
     read: list[int] = []
     enqueue = route.launcher.enqueue
     monkeypatch.setattr(route.launcher, "enqueue", lambda x, w, *rest: (read.append(w), enqueue(x, w, *rest)))

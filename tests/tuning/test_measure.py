@@ -15,6 +15,7 @@ from tconv.errors import CompileError
 from tconv.evaluation.reference import Operands, conv_transpose
 from tconv.evaluation.timing import Call, nothing
 from tconv.jit.compile import Compiled
+from tconv.memory import memory_format
 from tconv.planner import Gpu, Kernel, Plan
 from tconv.planner.mma.builder import with_pipeline
 from tconv.planner.tuned import Question, Tuned
@@ -96,7 +97,7 @@ def tune(monkeypatch: pytest.MonkeyPatch, pool: Pool) -> Callable[..., list[Any]
             plan: Plan, cubin: bytes, operands: Operands, channels_last: bool, read: Sequence[torch.Tensor]
         ) -> Call:
             assert channels_last == found[0].channels_last
-            assert operands.x.is_contiguous(memory_format=trials.memory_format(operands.x.dim(), channels_last))
+            assert operands.x.is_contiguous(memory_format=memory_format(operands.x.dim(), channels_last))
             program = parse(plan.kernel.layer.epilogue or SUM)
 
             def call() -> torch.Tensor:

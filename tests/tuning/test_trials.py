@@ -12,6 +12,7 @@ import torch
 from tconv.evaluation.draws import draw
 from tconv.evaluation.reference import Operands, conv_transpose
 from tconv.jit import loader
+from tconv.memory import memory_format
 from tconv.planner import Gpu, Plan
 from tconv.planner.choice import leading, reads_channels_last, replan
 from tconv.planner.tuned import Question
@@ -74,7 +75,7 @@ def test_a_kernel_is_called_as_the_library_does(
     assert plan is not None and reads_channels_last(plan) == (channels_last and family == "mma")
     operands = draw(PROBLEM, torch.device("cpu"), 0)
     added, factors = torch.randn(PROBLEM.output_shape), torch.randn(1, 8, 1, 1)
-    wanted = trials.memory_format(4, channels_last)
+    wanted = memory_format(4, channels_last)
     laid_out = Operands(*(tensor.contiguous(memory_format=wanted) for tensor in operands[:2]), operands.bias)
     got = trials.caller(plan, b"cubin", laid_out, channels_last, frozen, (added, factors) if program else ())()
     assert got.is_contiguous(memory_format=wanted)

@@ -61,8 +61,9 @@ def with_weights_last(instance: Instance) -> Instance:
 
 
 def _may_lie_last(instance: Instance) -> bool:
-    """Blocks with some of the phases read weights that lie together, which in channels_last they do not."""
+    """Whether the instance runs with weights in channels_last, and that is an order of its own."""
     kernel = instance.kernel
+    # Those with some of the phases read weights of neighbouring taps together.
     some_phases = kernel.family == "col2im_wgmma" and kernel.tile.phases > 0
     return kernel.layer.in_channels_last() != kernel.layer and not some_phases
 

@@ -20,6 +20,7 @@ from tconv.evaluation.precision import arithmetic, as_stated
 from tconv.evaluation.reference import Operands, conv_transpose, exact
 from tconv.evaluation.timing import STEADY, Call, Clock, by_turns, series
 from tconv.evaluation.verdict import Series
+from tconv.memory import laid_out
 from tconv.planner import Gpu, Kernel
 from tconv.planner.choice import replan
 from tconv.planner.tuned import Question, Tuned
@@ -28,7 +29,7 @@ from tconv.pointwise.program import SUM, parse
 from tconv.problem import Problem
 from tconv.sandbox.gpu_memory import release
 from tconv.tuning.jobs import Job
-from tconv.tuning.trials import WRONG, Distance, Trial, caller, memory_format, submit
+from tconv.tuning.trials import WRONG, Distance, Trial, caller, submit
 
 #: Calls of each candidate: by turns in so many rounds of so many each, fewer where they are steady.
 _ROUNDS, _EACH = 6, 5
@@ -227,6 +228,5 @@ def _pytorch(operands: Operands, problem: Problem, strict: bool) -> Callable[[],
 
 def _laid_out(operands: Operands, channels_last: bool) -> Operands:
     """Input and weight as a model in channels_last has them, or contiguous."""
-    chosen = memory_format(operands.x.dim(), channels_last)
-    x, weight = (tensor.contiguous(memory_format=chosen) for tensor in operands[:2])
+    x, weight = (laid_out(tensor, channels_last) for tensor in operands[:2])
     return Operands(x, weight, operands.bias)

@@ -13,7 +13,7 @@ from torch import Tensor
 from tconv.evaluation.reference import Operands
 from tconv.jit.compile import Compiled
 from tconv.jit.loader import Launcher, compile_kernel, load_all
-from tconv.memory import CHANNELS_LAST_FORMATS, laid_out
+from tconv.memory import laid_out, memory_format
 from tconv.planner import Gpu, Kernel, Plan, Unplannable
 from tconv.planner.choice import reads_channels_last, replan
 from tconv.problem import Precision, Problem
@@ -108,8 +108,3 @@ def caller(
         return y.contiguous(memory_format=wanted)
 
     return call
-
-
-def memory_format(dims: int, channels_last: bool) -> torch.memory_format:
-    """Of tensors with so many axes, batch and channels among them."""
-    return CHANNELS_LAST_FORMATS[dims] if channels_last else torch.contiguous_format

@@ -66,10 +66,8 @@ def _tiles(problem: Problem) -> dict[str, Col2imRowsTile]:
     """By name: a line a warpgroup and several, of all rows and of few; k-tiles of all channels and of few."""
     layer = problem.layer
     positions = uncropped_positions(layer.axes[1], problem.output_size[1])
-    channels, steps = (
-        layer.out_channels_per_group,
-        Col2imRowsShape(layer, Col2imRowsTile(1, 64, 1, 1, 1, 1, 0, 1)).k_steps,
-    )
+    channels = layer.out_channels_per_group
+    steps = Col2imRowsShape(layer, Col2imRowsTile(1, 64, 1, 1, 1, 1, 0, 1)).k_steps
     vector = 2 if problem.input_size[2] % 2 == 0 else 1
     tiles = {
         "narrow": Col2imRowsTile(2, 16, positions, -(-channels // 2), min(2, steps), vector, 0, 2),

@@ -9,9 +9,9 @@
 namespace tconv {
 
 // Prepares weights where a tile of rows has one phase. A thread loads some neighbouring taps of the filters of its
-// lane's two rows, because these taps are neighbours in memory, unless channels are. Each tap is a pair: one phase at
-// one shift. Pairs without a tap are gaps. They become zeros if they are loaded to shared memory with the others,
-// though nobody multiplies them.
+// lane's two rows, because these taps are neighbours in memory. Each tap is a pair: one phase at one shift. Pairs
+// without a tap are gaps. They become zeros if they are loaded to shared memory with the others, though nobody
+// multiplies them.
 template <class Layer, class Tile>
 struct MmaFilters {
   using Shape = MmaShape<Layer, Tile>;
