@@ -67,7 +67,7 @@ STAMPED: dict[str, tuple[str, str, tuple[Stamp, ...]]] = {
         "col2im/col2im.cuh",
         (
             ("first instruction", "  TCONV_SHARED(shared);\n", True, ""),
-            ("weights asked for", "  copies.begin_resident(resident);\n", True, ""),
+            ("weights asked for", "  copies.begin_first_weights(resident, Shape::stage_weight_bytes);\n", True, ""),
             (
                 "inputs asked for",
                 "    col2im_clear<Layer, Tile>(accumulators);\n#pragma unroll 1\n    for (int k_tile",
@@ -100,7 +100,20 @@ STAMPED: dict[str, tuple[str, str, tuple[Stamp, ...]]] = {
             ("first k-tile there", "    copies.begin(ahead < Shape::set_k_tiles,", False, "if (k_tile == 0) "),
             ("last product", "  __syncthreads();  // nobody reads a stage any more\n", False, ""),
             ("sums met", "  const Epilogue<Layer, Program> epilogue{", False, ""),
-            ("last store", "}\n\n}  // namespace tconv\n", False, ""),
+            ("last store", "}\n\n// Prepares the inputs of `col2im_wgmma`", False, ""),
+        ),
+    ),
+    "col2im_wgmma-prepared": (
+        "col2im_wgmma",
+        "col2im_wgmma/col2im_wgmma.cuh",
+        (
+            ("first instruction", "  TCONV_SHARED(shared);\n", True, ""),
+            ("first weights asked for", "    wait_for_kernel_before();\n", False, ""),
+            ("inputs are prepared", "    wait_for_kernel_before();\n", True, ""),
+            ("first k-tile there", "    copies.begin(ahead < Shape::set_k_tiles,", False, "if (k_tile == 0) "),
+            ("last product", "  __syncthreads();  // nobody reads a stage any more\n", False, ""),
+            ("sums met", "  const Epilogue<Layer, Program> epilogue{", False, ""),
+            ("last store", "}\n\n// Prepares the inputs of `col2im_wgmma`", False, ""),
         ),
     ),
     "col2im_rows": (
@@ -190,15 +203,18 @@ STAMPED: dict[str, tuple[str, str, tuple[Stamp, ...]]] = {
         ),
     ),
 }
-#: Of families whose weights are prepared: the file, and behind what that kernel takes its stamp.
-_PREPARING = {family: (f"{family}/weights.cuh", "  let_next_kernel_begin();\n") for family in ("mma", "wgmma")}
+#: Of kinds with a kernel before: its file, and behind what that kernel takes its stamp.
+_BEGUN = "  let_next_kernel_begin();\n"
+_PREPARING = {kind: (f"{kind}/weights.cuh", _BEGUN) for kind in ("mma", "wgmma")}
+_OF_INPUTS = "  using Order = ChannelsLast<Layer>;\n"
+_PREPARING["col2im_wgmma-prepared"] = ("primitives/channels_last.cuh", _OF_INPUTS)
 _OF_PREPARING = _STAMPS - 1
 
 
 def stamped_headers(kind: str, folder: Path) -> list[str]:
     """Writes the headers with stamps to a folder; the names of the stamps."""
-    family, name, stamps = STAMPED[kind]
-    preparing, anchor = _PREPARING.get(family, ("", ""))
+    _, name, stamps = STAMPED[kind]
+    preparing, anchor = _PREPARING.get(kind, ("", ""))
     names = [what for what, *_ in stamps if what]
     for header, path in header_files().items():
         text = path.read_text(encoding="utf-8")
@@ -230,7 +246,7 @@ def measure(name: str, case: dict, kind: str, rank: int, tile: list[int] | None)
     if considered is None:
         return
     found = (considered[int(place)].kernel for place in considered.order())
-    own = (k for k in found if family != "col2im" or k.tile.resident == kind.endswith("resident"))
+    own = (k for k in found if _is_of(k.tile, kind))
     if tile:
         own = (k for k in own if [value for _, value in tile_fields(k.tile)] == tile)
     kernel = next(itertools.islice(own, 0 if tile else rank, None), None)
@@ -242,6 +258,7 @@ def measure(name: str, case: dict, kind: str, rank: int, tile: list[int] | None)
         compiled = compile_source(unit(plan.kernel), gpu.arch, name="tconv_kernel", headers=Path(folder))
     operands = draw(problem, torch.device("cuda"), seed=0)
     loaded, preparing, of_inputs = load_all(plan, compiled.cubin, 0)
+    before = of_inputs if kind.endswith("prepared") else preparing
     launch = Launcher(loaded, plan, 0, preparing, of_inputs).enqueue
     y = torch.empty(problem.output_shape, dtype=operands.x.dtype, device="cuda")
     bias = 0 if operands.bias is None else operands.bias.data_ptr()
@@ -254,8 +271,8 @@ def measure(name: str, case: dict, kind: str, rank: int, tile: list[int] | None)
         torch.cuda.synchronize()
         stamps = _stamps_of(loaded)[:blocks]
         begin = stamps[:, 0].min()
-        if preparing is not None:
-            begun = _stamps_of(preparing)[:, _OF_PREPARING]
+        if before is not None:
+            begun = _stamps_of(before)[:, _OF_PREPARING]
             begin = begun[begun > 0].min()
         stamps = stamps[:, : len(names)] - begin
         rows.append([float(stamps[:, i].median()) for i in range(len(names))] + [float(stamps.max())])
@@ -265,6 +282,13 @@ def measure(name: str, case: dict, kind: str, rank: int, tile: list[int] | None)
     of_stamps = sorted(zip(medians, [*names, "last of all blocks"], strict=True), key=lambda pair: pair[0])
     for nanoseconds, what in of_stamps:
         print(f"    {nanoseconds / 1e3:6.2f} us  {what}", flush=True)
+
+
+def _is_of(tile: Any, kind: str) -> bool:
+    """Whether a kernel with that tile takes the stamps of a kind."""
+    families = {"col2im": "resident", "col2im_wgmma": "prepared_inputs"}
+    flag = families.get(STAMPED[kind][0])
+    return flag is None or bool(getattr(tile, flag)) == ("-" in kind)
 
 
 def _stamps_of(kernel: Any) -> torch.Tensor:

@@ -4,7 +4,7 @@
 
 Of each layer and family the tiles that its model ranks first, and some of the others at random. Prints a line for each:
 PyTorch's default, the tile that the model prefers, and the best one measured. Adds to benchmarks/results/tiles.json, or
-for one family alone to tiles-FAMILY.json, which benchmarks/fit.py reads.
+for one family alone to tiles-FAMILY.json, which benchmarks/fit.py reads; with --where to tiles-FAMILY-FIELD.json.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from kinds import kinds
 from layers import as_pytorch_rounds, problem_of
@@ -61,6 +62,7 @@ def run(options: argparse.Namespace) -> int:
     gpu = gpu_of(torch.cuda.current_device())
     clock, started, wrong = CudaClock(), time.monotonic(), 0
     file = f"tiles-{options.family[0]}" if options.family and len(options.family) == 1 else "tiles"
+    file += f"-{options.where}" if options.where else ""
     kept = load(file)
     here = environment()
     if kept is None or options.fresh or kept["environment"] != here:
@@ -100,7 +102,9 @@ def _submitted(
     if found is None:
         return
     order = found.order()
-    for rank in places(len(found), options, name):
+    if options.where:
+        order = order[np.broadcast_to(getattr(found.tiles, options.where), len(found))[order] > 0]
+    for rank in places(len(order), options, name):
         ranked = found[int(order[rank])]
         trial = submit(problem, ranked.kernel, gpu, pool)
         if trial is not None:
@@ -152,6 +156,7 @@ def main() -> int:
     parser.add_argument("--others", type=int, default=6, help="of the rest, at random")
     parser.add_argument("--only", default="", metavar="TEXT", help="only layers whose id contains this")
     parser.add_argument("--kind", default="", help="only layers of this kind, as in the README's table")
+    parser.add_argument("--where", default="", metavar="FIELD", help="only tiles with this field, as prepared_inputs")
     parser.add_argument("--budget", type=float, default=float("inf"), metavar="SECONDS", help="start no layer after")
     parser.add_argument("--fresh", action="store_true", help="forget what was measured before")
     options = parser.parse_args()

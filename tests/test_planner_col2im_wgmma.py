@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from test_planner_col2im import A100, CUBES, H200, IMAGES, LONG, ODD, SQUARES
 
-from tconv.planner import COL2IM_WGMMA, Question, Unplannable, choose
+from tconv.planner import COL2IM_WGMMA, Kernel, Question, Unplannable, choose
 from tconv.planner.choice import replan
 from tconv.planner.col2im_wgmma.candidates import candidates, fits
 from tconv.planner.col2im_wgmma.shape import Col2imWgmmaShape
+from tconv.planner.input_order import input_preparation
 from tconv.planner.numbers import length, single
 from tconv.planner.sizes import equivalent, with_strides
 from tconv.problem import Layer, Problem
@@ -100,15 +102,35 @@ def test_many_inputs_are_for_others() -> None:
 
 
 def test_weights_are_taken_as_they_lie() -> None:
-    plan = COL2IM_WGMMA.plan(SQUARES, H200)
-    assert plan.preparation is None and plan.inputs is None
+    for problem in (SQUARES, ODD):
+        assert COL2IM_WGMMA.plan(problem, H200).preparation is None
+
+
+def test_inputs_are_prepared_where_their_copies_would_be_short_or_they_would_be_moved() -> None:
+    """Maps of odd size, of 16 bits, and factors of 32 bits that many blocks read; not those that copies take whole."""
+    long_rows, short_rows = VOCODERS
+    assert COL2IM_WGMMA.plan(long_rows, H200).inputs is None
+    for problem in (ODD, short_rows):
+        plan = COL2IM_WGMMA.plan(problem, H200)
+        assert plan.inputs == input_preparation(problem, H200.multiprocessors)
+        assert Col2imWgmmaShape(plan.kernel.layer, plan.kernel.tile).inputs_in_stages
+    without_vectors = replace(ODD, layer=replace(ODD.layer, in_channels=769))
+    assert COL2IM_WGMMA.plan(without_vectors, H200).inputs is None
+    assert COL2IM_WGMMA.plan(ODD, H200, channels_last=True).inputs is None
 
 
 def test_a_kernel_runs_other_maps_only_where_its_copies_are_right() -> None:
-    kernel = COL2IM_WGMMA.plan(ODD, H200).kernel
-    assert kernel.tile.runs and Col2imWgmmaShape(kernel.layer, kernel.tile).moves_inputs
-    assert replan(replace(ODD, batch=7), kernel, H200)
-    assert replan(replace(ODD, input_size=(3, 3, 4)), kernel, H200) is None
+    tiles = candidates(equivalent(ODD), H200)
+    moved, prepared = (
+        Kernel("col2im_wgmma", ODD.layer, single(tiles, int(np.flatnonzero(found)[0])))
+        for found in (tiles.runs > 0, (tiles.prepared_inputs > 0) & (tiles.block_tile.columns == 3))
+    )
+    assert not Col2imWgmmaShape(moved.layer, moved.tile).inputs_in_stages
+    other = replace(ODD, input_size=(3, 3, 4))
+    for kernel in (moved, prepared):
+        assert replan(replace(ODD, batch=7), kernel, H200)
+    assert replan(other, moved, H200) is None
+    assert replan(other, prepared, H200)
 
 
 @pytest.mark.parametrize(

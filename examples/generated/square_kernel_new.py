@@ -180,7 +180,7 @@ def _launch(launch, x, weight, bias, y):
         with torch.cuda.device(device):
             return _launch(launch, x, weight, bias, y)
     pointers = [x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr(), 0]
-    if kernel.weight_bytes:
+    if kernel.weight_bytes or kernel.prepares_inputs:
         # In this memory, prepared inputs lie behind prepared weights.
         prepared = kernel.weight_bytes // x.element_size() + (x.numel() if kernel.prepares_inputs else 0)
         prepared = x.new_empty(prepared)
@@ -279,7 +279,7 @@ def _define(space):
     return defined
 
 # torch.compile and dispatch modes see a call as this one operator. Its namespace has the digest of this file.
-_OPERATOR = _define("tconv_6f071e9e9bb69d93")
+_OPERATOR = _define("tconv_671dfcdb1a886ea1")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # modules keep their options like this
@@ -574,6 +574,7 @@ constexpr int kShiftsHighest = 2;
 constexpr int kShiftsCount = kShiftsHighest + 1;
 constexpr int kShiftsHalo = kShiftsHighest;
 constexpr int kItemBytes = 4;
+constexpr int kVectorItems = 16 / kItemBytes;
 constexpr int kStepChannels = 32 / kItemBytes;
 constexpr int kConsumers = 2;
 constexpr int kThreads = 128 * (kConsumers + 1);
@@ -610,7 +611,6 @@ constexpr int kOffsetsAt = kRawAt + kConsumers * kStagedBytes;
 constexpr int kSharedBytes = kOffsetsAt + 16 * (kWeightStages + kInputStages);
 // How many neighbouring channels a thread has. channels_last outputs: it stores them together.
 constexpr int kChannelWidth = 2;
-constexpr int kVectorItems = 4;
 
 #define TCONV_UNROLL _Pragma("unroll")
 #define TCONV_CONSTANT __host__ __device__ constexpr
@@ -620,12 +620,24 @@ constexpr int kVectorItems = 4;
 #define TCONV_SHARED(name)                                      \
   extern __shared__ __align__(1024) unsigned char tconv_shared[]; \
   unsigned char* name = tconv_shared
+#endif
+
+template <class Number> TCONV_CONSTANT Number ceil_div(Number a, Number b) { return (a + b - 1) / b; }
+TCONV_CONSTANT int power_of_two_from(int value) {
+  int power = 1;
+  while (power < value) power *= 2;
+  return power;
+}
+
+// 0 <= index < count, in one comparison.
+TCONV_DEVICE bool in_range(int index, int count) { return static_cast<unsigned>(index) < static_cast<unsigned>(count); }
 
 // A thread's own asynchronous copies of `Bytes` bytes (4, 8 or 16, aligned to their number) from global to shared
 // memory; some may have another `Size`. A group has at most `OfGroup` copies; at most `Groups` groups are on their way
 // at once. Where a copy is not `present`, zeros are written and the address is not read. `wait<N>` returns when all
 // groups but the last N have landed. They are then visible to the thread itself, and to others after a barrier. PTX
 // cp.async, cp.async.commit_group and cp.async.wait_group.
+#if !defined(TCONV_EMULATOR)
 template <int Bytes> TCONV_DEVICE void copy_item(void* shared, const void* global, int bytes) {
   const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
   if (Bytes == 16)
@@ -644,42 +656,29 @@ TCONV_DEVICE void wait_for_kernel_before() {
 #endif
 }
 
-template <class Number> TCONV_CONSTANT Number ceil_div(Number a, Number b) { return (a + b - 1) / b; }
-TCONV_CONSTANT int power_of_two_from(int value) {
-  int power = 1;
-  while (power < value) power *= 2;
-  return power;
+// The sizes of a problem, and the number of multiprocessors of the GPU. Axes are depth, height and width.
+struct Sizes { int multiprocessors, batch, input[3], output[3]; };
+
+// The launch of a kernel, and of two kernels before it that prepare its weights and its inputs. These have 0 blocks if
+// the kernel takes weights or inputs as they are. `counted`, the highest number in a kernel's count of blocks or works,
+// must stay below 2^31. If `wide_index`, offsets reach 2^31, and the layer's Index must have 64 bits.
+struct Launch {
+  long long blocks, counted;
+  int threads, shared_bytes;
+  bool wide_index;
+  long long weight_blocks, weight_bytes;
+  int input_blocks;
+};
+
+constexpr long long index_limit = 1ll << 31;
+// Threads in a block that prepares weights or inputs.
+constexpr int preparing_threads = 256;
+
+// The number of elements of one channel.
+TCONV_CONSTANT long long plane_of(const int (&sizes)[3]) {
+  return static_cast<long long>(sizes[0]) * sizes[1] * sizes[2];
 }
-
-// 0 <= index < count, in one comparison.
-TCONV_DEVICE bool in_range(int index, int count) { return static_cast<unsigned>(index) < static_cast<unsigned>(count); }
-
-// One spatial axis of a layer. Tap k and input i meet at output i*stride + k*dilation - padding. Let phase be output
-// modulo stride, and position q output / stride, rounded down. Each tap belongs to one phase, and tap k reads input
-// q - shift_of(k). The taps of one phase lie tap_period apart and read inputs that lie shift_period apart. Example with
-// kernel 4, stride 2, padding 1:
-//
-//          phase   taps    inputs     Another stride has another table; the formulas stay.
-//            0     1, 3    q, q - 1
-//            1     0, 2    q + 1, q
-template <int Kernel, int Stride, int Padding, int Dilation> struct Axis {
-  static constexpr int kernel = Kernel, stride = Stride, padding = Padding, dilation = Dilation;
-
-  // (tap * dilation - padding) / stride, rounded down also where it is negative.
-  static TCONV_CONSTANT int shift_of(int tap) {
-    constexpr int cut_off = ceil_div(padding, stride);
-    const long long distance = static_cast<long long>(tap) * dilation + (cut_off * stride - padding);
-    return static_cast<int>(distance / stride) - cut_off;
-  }
-};
-
-// The inputs that the taps of one axis read: position q reads q - shift, for `count` shifts from `lowest` on, `step`
-// apart. Shifts have numbers from 0 on.
-template <class Axis> struct Shifts {
-  static constexpr int lowest = Axis::shift_of(0), highest = Axis::shift_of(Axis::kernel - 1);
-  static constexpr int step = Axis::stride == 1 ? Axis::dilation : 1, count = (highest - lowest) / step + 1;
-  static constexpr int halo = highest - lowest;
-};
+TCONV_CONSTANT long long larger(long long a, long long b) { return a < b ? b : a; }
 
 // A factor of a product, rounded to TF32 where the precision says so. The result equals PTX cvt.rn.tf32.f32 (from sm_90
 // on) and cvt.rna.tf32.f32 (from sm_80 on). Integers do it on every GPU, and faster for kernels on CUDA cores.
@@ -865,29 +864,32 @@ template <int Bytes> struct ArrivingCopies {
 };
 #endif
 
-// The sizes of a problem, and the number of multiprocessors of the GPU. Axes are depth, height and width.
-struct Sizes { int multiprocessors, batch, input[3], output[3]; };
+// One spatial axis of a layer. Tap k and input i meet at output i*stride + k*dilation - padding. Let phase be output
+// modulo stride, and position q output / stride, rounded down. Each tap belongs to one phase, and tap k reads input
+// q - shift_of(k). The taps of one phase lie tap_period apart and read inputs that lie shift_period apart. Example with
+// kernel 4, stride 2, padding 1:
+//
+//          phase   taps    inputs     Another stride has another table; the formulas stay.
+//            0     1, 3    q, q - 1
+//            1     0, 2    q + 1, q
+template <int Kernel, int Stride, int Padding, int Dilation> struct Axis {
+  static constexpr int kernel = Kernel, stride = Stride, padding = Padding, dilation = Dilation;
 
-// The launch of a kernel, and of two kernels before it that prepare its weights and its inputs. These have 0 blocks if
-// the kernel takes weights or inputs as they are. `counted`, the highest number in a kernel's count of blocks or works,
-// must stay below 2^31. If `wide_index`, offsets reach 2^31, and the layer's Index must have 64 bits.
-struct Launch {
-  long long blocks, counted;
-  int threads, shared_bytes;
-  bool wide_index;
-  long long weight_blocks, weight_bytes;
-  int input_blocks, input_shared_bytes;
+  // (tap * dilation - padding) / stride, rounded down also where it is negative.
+  static TCONV_CONSTANT int shift_of(int tap) {
+    constexpr int cut_off = ceil_div(padding, stride);
+    const long long distance = static_cast<long long>(tap) * dilation + (cut_off * stride - padding);
+    return static_cast<int>(distance / stride) - cut_off;
+  }
 };
 
-constexpr long long index_limit = 1ll << 31;
-// Threads in a block that prepares weights or inputs.
-constexpr int preparing_threads = 256;
-
-// The number of elements of one channel.
-TCONV_CONSTANT long long plane_of(const int (&sizes)[3]) {
-  return static_cast<long long>(sizes[0]) * sizes[1] * sizes[2];
-}
-TCONV_CONSTANT long long larger(long long a, long long b) { return a < b ? b : a; }
+// The inputs that the taps of one axis read: position q reads q - shift, for `count` shifts from `lowest` on, `step`
+// apart. Shifts have numbers from 0 on.
+template <class Axis> struct Shifts {
+  static constexpr int lowest = Axis::shift_of(0), highest = Axis::shift_of(Axis::kernel - 1);
+  static constexpr int step = Axis::stride == 1 ? Axis::dilation : 1, count = (highest - lowest) / step + 1;
+  static constexpr int halo = highest - lowest;
+};
 
 // An image and a position in it: a block tile's first one, or one counted from there.
 struct BlockTilePosition { int image, depth, row, column; };

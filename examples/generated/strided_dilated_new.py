@@ -180,7 +180,7 @@ def _launch(launch, x, weight, bias, y):
         with torch.cuda.device(device):
             return _launch(launch, x, weight, bias, y)
     pointers = [x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr(), 0]
-    if kernel.weight_bytes:
+    if kernel.weight_bytes or kernel.prepares_inputs:
         # In this memory, prepared inputs lie behind prepared weights.
         prepared = kernel.weight_bytes // x.element_size() + (x.numel() if kernel.prepares_inputs else 0)
         prepared = x.new_empty(prepared)
@@ -279,7 +279,7 @@ def _define(space):
     return defined
 
 # torch.compile and dispatch modes see a call as this one operator. Its namespace has the digest of this file.
-_OPERATOR = _define("tconv_b950e24bff8690ed")
+_OPERATOR = _define("tconv_4bc6371ba86b8270")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # modules keep their options like this
@@ -569,6 +569,7 @@ constexpr int kShiftsCount = 2;
 // The most taps that read at one shift.
 constexpr int kShiftsMostTaps = (kStride + kDilation - 1) / kDilation;
 constexpr int kItemBytes = 4;
+constexpr int kVectorItems = 16 / kItemBytes;
 constexpr int kStepChannels = 32 / kItemBytes;
 constexpr int kConsumers = 2;
 constexpr int kThreads = 128 * (kConsumers + 1);
@@ -614,7 +615,6 @@ constexpr int kOffsetsAt = kRawAt + kConsumers * kStagedBytes;
 constexpr int kSharedBytes = kOffsetsAt + 16 * (kWeightStages + kInputStages);
 // How many neighbouring channels a thread has. channels_last outputs: it stores them together.
 constexpr int kChannelWidth = 2;
-constexpr int kVectorItems = 4;
 
 #define TCONV_UNROLL _Pragma("unroll")
 #define TCONV_CONSTANT __host__ __device__ constexpr
@@ -624,29 +624,7 @@ constexpr int kVectorItems = 4;
 #define TCONV_SHARED(name)                                      \
   extern __shared__ __align__(1024) unsigned char tconv_shared[]; \
   unsigned char* name = tconv_shared
-
-// A thread's own asynchronous copies of `Bytes` bytes (4, 8 or 16, aligned to their number) from global to shared
-// memory; some may have another `Size`. A group has at most `OfGroup` copies; at most `Groups` groups are on their way
-// at once. Where a copy is not `present`, zeros are written and the address is not read. `wait<N>` returns when all
-// groups but the last N have landed. They are then visible to the thread itself, and to others after a barrier. PTX
-// cp.async, cp.async.commit_group and cp.async.wait_group.
-template <int Bytes> TCONV_DEVICE void copy_item(void* shared, const void* global, int bytes) {
-  const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-  if (Bytes == 16)
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(bytes) : "memory");
-  else
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(global), "n"(Bytes == 16 ? 8 : Bytes),
-        "r"(bytes) : "memory");
-}
 #endif
-
-// Waits until the kernel before this one has ended and its writes are visible. A kernel that was launched to overlap
-// must not touch them earlier. PTX griddepcontrol.wait; before sm_90 kernels never overlap.
-TCONV_DEVICE void wait_for_kernel_before() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
 
 TCONV_CONSTANT int greatest_common_divisor(int a, int b) { return b == 0 ? a : greatest_common_divisor(b, a % b); }
 template <class Number> TCONV_CONSTANT Number ceil_div(Number a, Number b) { return (a + b - 1) / b; }
@@ -666,78 +644,53 @@ TCONV_CONSTANT int bit_count(unsigned bits) {
 // 0 <= index < count, in one comparison.
 TCONV_DEVICE bool in_range(int index, int count) { return static_cast<unsigned>(index) < static_cast<unsigned>(count); }
 
-// The number whose product with `value` is 1 modulo `modulus`, by Euclid's algorithm; the two must be coprime.
-TCONV_CONSTANT int modular_inverse(int value, int modulus) {
-  long long low = 0, high = 1, rest = modulus, left = value % modulus;
-  while (left > 1) {
-    const long long quotient = rest / left, next_rest = rest % left, next = low - quotient * high;
-    rest = left, left = next_rest, low = high, high = next;
-  }
-  return modulus == 1 ? 0 : static_cast<int>((high % modulus + modulus) % modulus);
+// A thread's own asynchronous copies of `Bytes` bytes (4, 8 or 16, aligned to their number) from global to shared
+// memory; some may have another `Size`. A group has at most `OfGroup` copies; at most `Groups` groups are on their way
+// at once. Where a copy is not `present`, zeros are written and the address is not read. `wait<N>` returns when all
+// groups but the last N have landed. They are then visible to the thread itself, and to others after a barrier. PTX
+// cp.async, cp.async.commit_group and cp.async.wait_group.
+#if !defined(TCONV_EMULATOR)
+template <int Bytes> TCONV_DEVICE void copy_item(void* shared, const void* global, int bytes) {
+  const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+  if (Bytes == 16)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(bytes) : "memory");
+  else
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(global), "n"(Bytes == 16 ? 8 : Bytes),
+        "r"(bytes) : "memory");
+}
+#endif
+
+// Waits until the kernel before this one has ended and its writes are visible. A kernel that was launched to overlap
+// must not touch them earlier. PTX griddepcontrol.wait; before sm_90 kernels never overlap.
+TCONV_DEVICE void wait_for_kernel_before() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
 }
 
-// One spatial axis of a layer. Tap k and input i meet at output i*stride + k*dilation - padding. Let phase be output
-// modulo stride, and position q output / stride, rounded down. Each tap belongs to one phase, and tap k reads input
-// q - shift_of(k). The taps of one phase lie tap_period apart and read inputs that lie shift_period apart. Example with
-// kernel 4, stride 2, padding 1:
-//
-//          phase   taps    inputs     Another stride has another table; the formulas stay.
-//            0     1, 3    q, q - 1
-//            1     0, 2    q + 1, q
-template <int Kernel, int Stride, int Padding, int Dilation> struct Axis {
-  static constexpr int kernel = Kernel, stride = Stride, padding = Padding, dilation = Dilation;
-  static constexpr int common = greatest_common_divisor(stride, dilation);
-  static constexpr int tap_period = stride / common, shift_period = dilation / common;
+// The sizes of a problem, and the number of multiprocessors of the GPU. Axes are depth, height and width.
+struct Sizes { int multiprocessors, batch, input[3], output[3]; };
 
-  // (tap * dilation - padding) / stride, rounded down also where it is negative.
-  static TCONV_CONSTANT int shift_of(int tap) {
-    constexpr int cut_off = ceil_div(padding, stride);
-    const long long distance = static_cast<long long>(tap) * dilation + (cut_off * stride - padding);
-    return static_cast<int>(distance / stride) - cut_off;
-  }
-
-  // The first tap of a phase, or `kernel` if it has none.
-  static TCONV_CONSTANT int first_tap(int phase) {
-    constexpr int inverse = modular_inverse(shift_period % tap_period, tap_period);
-    const int distance = (phase + padding % stride) % stride;
-    if (distance % common != 0) return kernel;
-    int tap = distance / common;
-    if (inverse > 1) tap = static_cast<int>(static_cast<long long>(tap) * inverse % tap_period);
-    return tap < kernel ? tap : kernel;
-  }
-
-  static TCONV_CONSTANT int taps(int phase) { return ceil_div(kernel - first_tap(phase), tap_period); }
+// The launch of a kernel, and of two kernels before it that prepare its weights and its inputs. These have 0 blocks if
+// the kernel takes weights or inputs as they are. `counted`, the highest number in a kernel's count of blocks or works,
+// must stay below 2^31. If `wide_index`, offsets reach 2^31, and the layer's Index must have 64 bits.
+struct Launch {
+  long long blocks, counted;
+  int threads, shared_bytes;
+  bool wide_index;
+  long long weight_blocks, weight_bytes;
+  int input_blocks;
 };
 
-// The inputs that the taps of one axis read: position q reads q - shift, for `count` shifts from `lowest` on, `step`
-// apart. Shifts have numbers from 0 on.
-template <class Axis> struct Shifts {
-  static constexpr int lowest = Axis::shift_of(0), highest = Axis::shift_of(Axis::kernel - 1);
-  static constexpr int step = Axis::stride == 1 ? Axis::dilation : 1, count = (highest - lowest) / step + 1;
-  static constexpr int halo = highest - lowest;
+constexpr long long index_limit = 1ll << 31;
+// Threads in a block that prepares weights or inputs.
+constexpr int preparing_threads = 256;
 
-  // The tap through which a phase reads at shift number `number`; -1 if there is none.
-  static TCONV_CONSTANT int tap(int phase, int number) {
-    const long long distance =
-        static_cast<long long>(phase) + Axis::padding + static_cast<long long>(lowest + number * step) * Axis::stride;
-    return distance < 0 || distance % Axis::dilation != 0 || distance / Axis::dilation >= Axis::kernel ? -1
-        : static_cast<int>(distance / Axis::dilation);
-  }
-
-  // The distance from a position's input at the highest shift, the first of its halo, to its input at shift `number`.
-  static TCONV_CONSTANT int behind(int number) { return halo - number * step; }
-
-  // The taps that read at shift `number`, each of another phase: the first of them, and their number.
-  static TCONV_CONSTANT int first_tap(int number) {
-    const long long distance = Axis::padding + static_cast<long long>(lowest + number * step) * Axis::stride;
-    return distance < 0 ? 0 : static_cast<int>((distance + Axis::dilation - 1) / Axis::dilation);
-  }
-  static TCONV_CONSTANT int taps(int number) {
-    const long long behind = Axis::padding + static_cast<long long>(lowest + number * step + 1) * Axis::stride;
-    const long long next = (behind + Axis::dilation - 1) / Axis::dilation;
-    return static_cast<int>(next < Axis::kernel ? next : Axis::kernel) - first_tap(number);
-  }
-};
+// The number of elements of one channel.
+TCONV_CONSTANT long long plane_of(const int (&sizes)[3]) {
+  return static_cast<long long>(sizes[0]) * sizes[1] * sizes[2];
+}
+TCONV_CONSTANT long long larger(long long a, long long b) { return a < b ? b : a; }
 
 // 1 / value within one unit of rounding; 0 for huge values: PTX rcp.approx.ftz.f32.
 #if !defined(TCONV_EMULATOR)
@@ -932,29 +885,78 @@ template <int Bytes> struct ArrivingCopies {
 };
 #endif
 
-// The sizes of a problem, and the number of multiprocessors of the GPU. Axes are depth, height and width.
-struct Sizes { int multiprocessors, batch, input[3], output[3]; };
+// The number whose product with `value` is 1 modulo `modulus`, by Euclid's algorithm; the two must be coprime.
+TCONV_CONSTANT int modular_inverse(int value, int modulus) {
+  long long low = 0, high = 1, rest = modulus, left = value % modulus;
+  while (left > 1) {
+    const long long quotient = rest / left, next_rest = rest % left, next = low - quotient * high;
+    rest = left, left = next_rest, low = high, high = next;
+  }
+  return modulus == 1 ? 0 : static_cast<int>((high % modulus + modulus) % modulus);
+}
 
-// The launch of a kernel, and of two kernels before it that prepare its weights and its inputs. These have 0 blocks if
-// the kernel takes weights or inputs as they are. `counted`, the highest number in a kernel's count of blocks or works,
-// must stay below 2^31. If `wide_index`, offsets reach 2^31, and the layer's Index must have 64 bits.
-struct Launch {
-  long long blocks, counted;
-  int threads, shared_bytes;
-  bool wide_index;
-  long long weight_blocks, weight_bytes;
-  int input_blocks, input_shared_bytes;
+// One spatial axis of a layer. Tap k and input i meet at output i*stride + k*dilation - padding. Let phase be output
+// modulo stride, and position q output / stride, rounded down. Each tap belongs to one phase, and tap k reads input
+// q - shift_of(k). The taps of one phase lie tap_period apart and read inputs that lie shift_period apart. Example with
+// kernel 4, stride 2, padding 1:
+//
+//          phase   taps    inputs     Another stride has another table; the formulas stay.
+//            0     1, 3    q, q - 1
+//            1     0, 2    q + 1, q
+template <int Kernel, int Stride, int Padding, int Dilation> struct Axis {
+  static constexpr int kernel = Kernel, stride = Stride, padding = Padding, dilation = Dilation;
+  static constexpr int common = greatest_common_divisor(stride, dilation);
+  static constexpr int tap_period = stride / common, shift_period = dilation / common;
+
+  // (tap * dilation - padding) / stride, rounded down also where it is negative.
+  static TCONV_CONSTANT int shift_of(int tap) {
+    constexpr int cut_off = ceil_div(padding, stride);
+    const long long distance = static_cast<long long>(tap) * dilation + (cut_off * stride - padding);
+    return static_cast<int>(distance / stride) - cut_off;
+  }
+
+  // The first tap of a phase, or `kernel` if it has none.
+  static TCONV_CONSTANT int first_tap(int phase) {
+    constexpr int inverse = modular_inverse(shift_period % tap_period, tap_period);
+    const int distance = (phase + padding % stride) % stride;
+    if (distance % common != 0) return kernel;
+    int tap = distance / common;
+    if (inverse > 1) tap = static_cast<int>(static_cast<long long>(tap) * inverse % tap_period);
+    return tap < kernel ? tap : kernel;
+  }
+
+  static TCONV_CONSTANT int taps(int phase) { return ceil_div(kernel - first_tap(phase), tap_period); }
 };
 
-constexpr long long index_limit = 1ll << 31;
-// Threads in a block that prepares weights or inputs.
-constexpr int preparing_threads = 256;
+// The inputs that the taps of one axis read: position q reads q - shift, for `count` shifts from `lowest` on, `step`
+// apart. Shifts have numbers from 0 on.
+template <class Axis> struct Shifts {
+  static constexpr int lowest = Axis::shift_of(0), highest = Axis::shift_of(Axis::kernel - 1);
+  static constexpr int step = Axis::stride == 1 ? Axis::dilation : 1, count = (highest - lowest) / step + 1;
+  static constexpr int halo = highest - lowest;
 
-// The number of elements of one channel.
-TCONV_CONSTANT long long plane_of(const int (&sizes)[3]) {
-  return static_cast<long long>(sizes[0]) * sizes[1] * sizes[2];
-}
-TCONV_CONSTANT long long larger(long long a, long long b) { return a < b ? b : a; }
+  // The tap through which a phase reads at shift number `number`; -1 if there is none.
+  static TCONV_CONSTANT int tap(int phase, int number) {
+    const long long distance =
+        static_cast<long long>(phase) + Axis::padding + static_cast<long long>(lowest + number * step) * Axis::stride;
+    return distance < 0 || distance % Axis::dilation != 0 || distance / Axis::dilation >= Axis::kernel ? -1
+        : static_cast<int>(distance / Axis::dilation);
+  }
+
+  // The distance from a position's input at the highest shift, the first of its halo, to its input at shift `number`.
+  static TCONV_CONSTANT int behind(int number) { return halo - number * step; }
+
+  // The taps that read at shift `number`, each of another phase: the first of them, and their number.
+  static TCONV_CONSTANT int first_tap(int number) {
+    const long long distance = Axis::padding + static_cast<long long>(lowest + number * step) * Axis::stride;
+    return distance < 0 ? 0 : static_cast<int>((distance + Axis::dilation - 1) / Axis::dilation);
+  }
+  static TCONV_CONSTANT int taps(int number) {
+    const long long behind = Axis::padding + static_cast<long long>(lowest + number * step + 1) * Axis::stride;
+    const long long next = (behind + Axis::dilation - 1) / Axis::dilation;
+    return static_cast<int>(next < Axis::kernel ? next : Axis::kernel) - first_tap(number);
+  }
+};
 
 // An image and a position in it: a block tile's first one, or one counted from there.
 struct BlockTilePosition { int image, depth, row, column; };

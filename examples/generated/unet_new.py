@@ -206,7 +206,7 @@ def _launch(launch, x, weight, bias, y):
         with torch.cuda.device(device):
             return _launch(launch, x, weight, bias, y)
     pointers = [x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr(), 0]
-    if kernel.weight_bytes:
+    if kernel.weight_bytes or kernel.prepares_inputs:
         # In this memory, prepared inputs lie behind prepared weights.
         prepared = kernel.weight_bytes // x.element_size() + (x.numel() if kernel.prepares_inputs else 0)
         prepared = x.new_empty(prepared)
@@ -305,7 +305,7 @@ def _define(space):
     return defined
 
 # torch.compile and dispatch modes see a call as this one operator. Its namespace has the digest of this file.
-_OPERATOR = _define("tconv_84858b5ff7b0d0a8")
+_OPERATOR = _define("tconv_612a09a5a9a48ce2")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # modules keep their options like this
@@ -719,6 +719,7 @@ namespace tconv {
 constexpr int kKernel = 2;
 constexpr int kStride = 2;
 constexpr int kItemBytes = 4;
+constexpr int kVectorItems = 16 / kItemBytes;
 constexpr int kStepChannels = 32 / kItemBytes;
 constexpr int kConsumers = 2;
 constexpr int kThreads = 128 * (kConsumers + 1);
@@ -738,7 +739,6 @@ constexpr int kStagedPitch = 64 * kRun + 4;
 constexpr int kStagedBytes = kStagedChannels * kStagedPitch * 4;
 // How many neighbouring channels a thread has. channels_last outputs: it stores them together.
 constexpr int kChannelWidth = 2;
-constexpr int kVectorItems = 4;
 
 #define TCONV_UNROLL _Pragma("unroll")
 #define TCONV_CONSTANT __host__ __device__ constexpr
@@ -748,12 +748,28 @@ constexpr int kVectorItems = 4;
 #define TCONV_SHARED(name)                                      \
   extern __shared__ __align__(1024) unsigned char tconv_shared[]; \
   unsigned char* name = tconv_shared
+#endif
+
+template <class Number> TCONV_CONSTANT Number ceil_div(Number a, Number b) { return (a + b - 1) / b; }
+TCONV_CONSTANT int power_of_two_from(int value) {
+  int power = 1;
+  while (power < value) power *= 2;
+  return power;
+}
+
+// 0 <= index < count, in one comparison.
+TCONV_DEVICE bool in_range(int index, int count) { return static_cast<unsigned>(index) < static_cast<unsigned>(count); }
+
+// One of two types, chosen by a constant. It is std::conditional, whose header NVRTC does not load.
+template <bool first, class First, class Second> struct Choice { using type = First; };
+template <class First, class Second> struct Choice<false, First, Second> { using type = Second; };
 
 // A thread's own asynchronous copies of `Bytes` bytes (4, 8 or 16, aligned to their number) from global to shared
 // memory; some may have another `Size`. A group has at most `OfGroup` copies; at most `Groups` groups are on their way
 // at once. Where a copy is not `present`, zeros are written and the address is not read. `wait<N>` returns when all
 // groups but the last N have landed. They are then visible to the thread itself, and to others after a barrier. PTX
 // cp.async, cp.async.commit_group and cp.async.wait_group.
+#if !defined(TCONV_EMULATOR)
 template <int Bytes> TCONV_DEVICE void copy_item(void* shared, const void* global, int bytes) {
   const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
   if (Bytes == 16)
@@ -772,46 +788,29 @@ TCONV_DEVICE void wait_for_kernel_before() {
 #endif
 }
 
-template <class Number> TCONV_CONSTANT Number ceil_div(Number a, Number b) { return (a + b - 1) / b; }
-TCONV_CONSTANT int power_of_two_from(int value) {
-  int power = 1;
-  while (power < value) power *= 2;
-  return power;
+// The sizes of a problem, and the number of multiprocessors of the GPU. Axes are depth, height and width.
+struct Sizes { int multiprocessors, batch, input[3], output[3]; };
+
+// The launch of a kernel, and of two kernels before it that prepare its weights and its inputs. These have 0 blocks if
+// the kernel takes weights or inputs as they are. `counted`, the highest number in a kernel's count of blocks or works,
+// must stay below 2^31. If `wide_index`, offsets reach 2^31, and the layer's Index must have 64 bits.
+struct Launch {
+  long long blocks, counted;
+  int threads, shared_bytes;
+  bool wide_index;
+  long long weight_blocks, weight_bytes;
+  int input_blocks;
+};
+
+constexpr long long index_limit = 1ll << 31;
+// Threads in a block that prepares weights or inputs.
+constexpr int preparing_threads = 256;
+
+// The number of elements of one channel.
+TCONV_CONSTANT long long plane_of(const int (&sizes)[3]) {
+  return static_cast<long long>(sizes[0]) * sizes[1] * sizes[2];
 }
-
-// 0 <= index < count, in one comparison.
-TCONV_DEVICE bool in_range(int index, int count) { return static_cast<unsigned>(index) < static_cast<unsigned>(count); }
-
-// One of two types, chosen by a constant. It is std::conditional, whose header NVRTC does not load.
-template <bool first, class First, class Second> struct Choice { using type = First; };
-template <class First, class Second> struct Choice<false, First, Second> { using type = Second; };
-
-// One spatial axis of a layer. Tap k and input i meet at output i*stride + k*dilation - padding. Let phase be output
-// modulo stride, and position q output / stride, rounded down. Each tap belongs to one phase, and tap k reads input
-// q - shift_of(k). The taps of one phase lie tap_period apart and read inputs that lie shift_period apart. Example with
-// kernel 4, stride 2, padding 1:
-//
-//          phase   taps    inputs     Another stride has another table; the formulas stay.
-//            0     1, 3    q, q - 1
-//            1     0, 2    q + 1, q
-template <int Kernel, int Stride, int Padding, int Dilation> struct Axis {
-  static constexpr int kernel = Kernel, stride = Stride, padding = Padding, dilation = Dilation;
-
-  // (tap * dilation - padding) / stride, rounded down also where it is negative.
-  static TCONV_CONSTANT int shift_of(int tap) {
-    constexpr int cut_off = ceil_div(padding, stride);
-    const long long distance = static_cast<long long>(tap) * dilation + (cut_off * stride - padding);
-    return static_cast<int>(distance / stride) - cut_off;
-  }
-};
-
-// The inputs that the taps of one axis read: position q reads q - shift, for `count` shifts from `lowest` on, `step`
-// apart. Shifts have numbers from 0 on.
-template <class Axis> struct Shifts {
-  static constexpr int lowest = Axis::shift_of(0), highest = Axis::shift_of(Axis::kernel - 1);
-  static constexpr int step = Axis::stride == 1 ? Axis::dilation : 1, count = (highest - lowest) / step + 1;
-  static constexpr int halo = highest - lowest;
-};
+TCONV_CONSTANT long long larger(long long a, long long b) { return a < b ? b : a; }
 
 // A factor of a product, rounded to TF32 where the precision says so. The result equals PTX cvt.rn.tf32.f32 (from sm_90
 // on) and cvt.rna.tf32.f32 (from sm_80 on). Integers do it on every GPU, and faster for kernels on CUDA cores.
@@ -1065,29 +1064,32 @@ template <int Bytes> struct ArrivingCopies {
 };
 #endif
 
-// The sizes of a problem, and the number of multiprocessors of the GPU. Axes are depth, height and width.
-struct Sizes { int multiprocessors, batch, input[3], output[3]; };
+// One spatial axis of a layer. Tap k and input i meet at output i*stride + k*dilation - padding. Let phase be output
+// modulo stride, and position q output / stride, rounded down. Each tap belongs to one phase, and tap k reads input
+// q - shift_of(k). The taps of one phase lie tap_period apart and read inputs that lie shift_period apart. Example with
+// kernel 4, stride 2, padding 1:
+//
+//          phase   taps    inputs     Another stride has another table; the formulas stay.
+//            0     1, 3    q, q - 1
+//            1     0, 2    q + 1, q
+template <int Kernel, int Stride, int Padding, int Dilation> struct Axis {
+  static constexpr int kernel = Kernel, stride = Stride, padding = Padding, dilation = Dilation;
 
-// The launch of a kernel, and of two kernels before it that prepare its weights and its inputs. These have 0 blocks if
-// the kernel takes weights or inputs as they are. `counted`, the highest number in a kernel's count of blocks or works,
-// must stay below 2^31. If `wide_index`, offsets reach 2^31, and the layer's Index must have 64 bits.
-struct Launch {
-  long long blocks, counted;
-  int threads, shared_bytes;
-  bool wide_index;
-  long long weight_blocks, weight_bytes;
-  int input_blocks, input_shared_bytes;
+  // (tap * dilation - padding) / stride, rounded down also where it is negative.
+  static TCONV_CONSTANT int shift_of(int tap) {
+    constexpr int cut_off = ceil_div(padding, stride);
+    const long long distance = static_cast<long long>(tap) * dilation + (cut_off * stride - padding);
+    return static_cast<int>(distance / stride) - cut_off;
+  }
 };
 
-constexpr long long index_limit = 1ll << 31;
-// Threads in a block that prepares weights or inputs.
-constexpr int preparing_threads = 256;
-
-// The number of elements of one channel.
-TCONV_CONSTANT long long plane_of(const int (&sizes)[3]) {
-  return static_cast<long long>(sizes[0]) * sizes[1] * sizes[2];
-}
-TCONV_CONSTANT long long larger(long long a, long long b) { return a < b ? b : a; }
+// The inputs that the taps of one axis read: position q reads q - shift, for `count` shifts from `lowest` on, `step`
+// apart. Shifts have numbers from 0 on.
+template <class Axis> struct Shifts {
+  static constexpr int lowest = Axis::shift_of(0), highest = Axis::shift_of(Axis::kernel - 1);
+  static constexpr int step = Axis::stride == 1 ? Axis::dilation : 1, count = (highest - lowest) / step + 1;
+  static constexpr int halo = highest - lowest;
+};
 
 // An image and a position in it: a block tile's first one, or one counted from there.
 struct BlockTilePosition { int image, depth, row, column; };
@@ -1844,7 +1846,7 @@ TCONV_DEVICE void wgmma(const float* x, const float* weight, const float* bias, 
 // 2-D 512->256 k2 s2 bias tf32
 struct conv_ups_0_up_layer {
   using Rows = FactorRows<128>;
-  static constexpr int block_tile_columns = 16, block_tile_rows = 8, block_tile_images = 1, group_in_channels = 512,
+  static constexpr int group_in_channels = 512, block_tile_columns = 16, block_tile_rows = 8, block_tile_images = 1,
       halo_rows = 8, weight_sets = 8, shared_bytes = 217792, group_out_channels = 256, stacked_rows = 8,
       block_tile_positions = 128, phase_sets = 2, phases = 2, channel_blocks = 4, thread_patches = 1, patch_lanes =
       32, patch_columns = 4, row_patches = 4, halo_patches = 32, k_tile_channels = 32, channel_bytes = 544,
@@ -1860,7 +1862,7 @@ struct conv_ups_0_up_layer {
 // 2-D 512->256 k2 s2 bias tf32
 struct conv_ups_0_up_any_size_layer {
   using Rows = FactorRows<128>;
-  static constexpr int block_tile_columns = 19, block_tile_rows = 6, block_tile_images = 1, group_in_channels = 512,
+  static constexpr int group_in_channels = 512, block_tile_columns = 19, block_tile_rows = 6, block_tile_images = 1,
       halo_rows = 6, weight_sets = 4, shared_bytes = 215664, group_out_channels = 256, stacked_rows = 6,
       block_tile_positions = 114, phase_sets = 1, phases = 4, channel_blocks = 4, thread_patches = 5, patch_lanes =
       24, patch_columns = 1, row_patches = 19, halo_patches = 114, k_tile_channels = 32, channel_bytes = 544,
@@ -1876,7 +1878,7 @@ struct conv_ups_0_up_any_size_layer {
 // 2-D 256->128 k2 s2 bias tf32
 struct conv_ups_1_up_layer {
   using Rows = FactorRows<128>;
-  static constexpr int block_tile_columns = 32, block_tile_rows = 1, block_tile_images = 4, group_in_channels = 256,
+  static constexpr int group_in_channels = 256, block_tile_columns = 32, block_tile_rows = 1, block_tile_images = 4,
       halo_rows = 1, weight_sets = 2, shared_bytes = 215664, group_out_channels = 128, stacked_rows = 1,
       block_tile_positions = 128, phase_sets = 2, phases = 2, channel_blocks = 1, thread_patches = 1, patch_lanes =
       32, patch_columns = 4, row_patches = 8, halo_patches = 32, k_tile_channels = 32, channel_bytes = 544,
@@ -1892,7 +1894,7 @@ struct conv_ups_1_up_layer {
 // 2-D 256->128 k2 s2 bias tf32
 struct conv_ups_1_up_any_size_layer {
   using Rows = FactorRows<128>;
-  static constexpr int block_tile_columns = 39, block_tile_rows = 3, block_tile_images = 1, group_in_channels = 256,
+  static constexpr int group_in_channels = 256, block_tile_columns = 39, block_tile_rows = 3, block_tile_images = 1,
       halo_rows = 3, weight_sets = 3, shared_bytes = 216720, group_out_channels = 128, stacked_rows = 3,
       block_tile_positions = 117, phase_sets = 1, phases = 4, channel_blocks = 3, thread_patches = 5, patch_lanes =
       24, patch_columns = 1, row_patches = 39, halo_patches = 117, k_tile_channels = 32, channel_bytes = 544,
@@ -1908,7 +1910,7 @@ struct conv_ups_1_up_any_size_layer {
 // 2-D 128->64 k2 s2 bias tf32
 struct conv_ups_2_up_layer {
   using Rows = FactorRows<128>;
-  static constexpr int block_tile_columns = 64, block_tile_rows = 1, block_tile_images = 2, group_in_channels = 128,
+  static constexpr int group_in_channels = 128, block_tile_columns = 64, block_tile_rows = 1, block_tile_images = 2,
       halo_rows = 1, weight_sets = 1, shared_bytes = 217728, group_out_channels = 64, stacked_rows = 1,
       block_tile_positions = 128, phase_sets = 1, phases = 4, channel_blocks = 1, thread_patches = 1, patch_lanes =
       32, patch_columns = 4, row_patches = 16, halo_patches = 32, k_tile_channels = 32, channel_bytes = 544,
@@ -1924,7 +1926,7 @@ struct conv_ups_2_up_layer {
 // 2-D 128->64 k2 s2 bias tf32
 struct conv_ups_2_up_any_size_layer {
   using Rows = FactorRows<128>;
-  static constexpr int block_tile_columns = 79, block_tile_rows = 1, block_tile_images = 1, group_in_channels = 128,
+  static constexpr int group_in_channels = 128, block_tile_columns = 79, block_tile_rows = 1, block_tile_images = 1,
       halo_rows = 1, weight_sets = 1, shared_bytes = 201344, group_out_channels = 64, stacked_rows = 1,
       block_tile_positions = 79, phase_sets = 1, phases = 4, channel_blocks = 1, thread_patches = 7, patch_lanes = 12,
       patch_columns = 1, row_patches = 79, halo_patches = 79, k_tile_channels = 32, channel_bytes = 416, patch_bytes =
@@ -1939,7 +1941,7 @@ struct conv_ups_2_up_any_size_layer {
 // 2-D 64->32 k2 s2 bias tf32
 struct conv_ups_3_up_layer {
   using Rows = FactorRows<64>;
-  static constexpr int block_tile_columns = 128, block_tile_rows = 1, block_tile_images = 2, group_in_channels = 64,
+  static constexpr int group_in_channels = 64, block_tile_columns = 128, block_tile_rows = 1, block_tile_images = 2,
       halo_rows = 1, weight_sets = 1, shared_bytes = 117376, group_out_channels = 32, stacked_rows = 1,
       block_tile_positions = 256, phase_sets = 1, phases = 4, channel_blocks = 1, thread_patches = 2, patch_lanes =
       32, patch_columns = 4, row_patches = 32, halo_patches = 64, k_tile_channels = 16, channel_bytes = 1056,
@@ -1955,7 +1957,7 @@ struct conv_ups_3_up_layer {
 // 2-D 64->32 k2 s2 bias tf32
 struct conv_ups_3_up_any_size_layer {
   using Rows = FactorRows<128>;
-  static constexpr int block_tile_columns = 160, block_tile_rows = 1, block_tile_images = 1, group_in_channels = 64,
+  static constexpr int group_in_channels = 64, block_tile_columns = 160, block_tile_rows = 1, block_tile_images = 1,
       halo_rows = 1, weight_sets = 1, shared_bytes = 135776, group_out_channels = 32, stacked_rows = 1,
       block_tile_positions = 160, phase_sets = 1, phases = 4, channel_blocks = 1, thread_patches = 5, patch_lanes =
       32, patch_columns = 1, row_patches = 160, halo_patches = 160, k_tile_channels = 32, channel_bytes = 672,

@@ -265,7 +265,8 @@ def test_sections_places_and_names_agree(texts: dict[str, str], name: str) -> No
         cases = [(place, kernel, " ".join(pointers.split())) for place, kernel, pointers in found]
         assert [(int(place), kernel) for place, kernel, _ in cases] == [(k.place, k.name) for k in of_family]
         for kernel, (_, _, pointers) in zip(of_family, cases, strict=True):
-            endings = ("", "_weights", "_inputs") if kernel.weight_bytes else ("",)
+            prepares = any(each.weight_bytes or each.prepares_inputs for each in of_family)
+            endings = ("", "_weights", "_inputs") if prepares else ("",)
             given = [f"(void*){kernel.name}{ending}" for ending in endings]
             wanted = [True, kernel.weight_bytes > 0, kernel.prepares_inputs][: len(endings)]
             expected = [each if there else "nullptr" for each, there in zip(given, wanted, strict=True)]

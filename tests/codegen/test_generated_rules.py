@@ -222,7 +222,7 @@ def test_too_many_blocks_are_refused() -> None:
     layer = Layer(2, 1024, 1024, (1, 3, 3), precision="fp32")
     kernel = Kernel("direct", layer, default_tile(layer))
     texts = cuda_texts([Written(kernel, "conv_it")])
-    cut = cut_of(SimpleNamespace(family="direct", name="conv_it", weight_bytes=0), texts)
+    cut = cut_of(SimpleNamespace(family="direct", name="conv_it", weight_bytes=0, prepares_inputs=False), texts)
     assert isinstance(cut, Cut) and cut.kernel == "conv_it"
     with pytest.raises(ValueError, match="conv_it would need more blocks than a grid has"):
         launch_of(cut, Problem(layer, 2**20, (1, 999, 999)), GPU.multiprocessors, ask)

@@ -18,7 +18,6 @@ from tconv.codegen.headers.whole import _whole, whole
 from tconv.jit.compile import compile_source
 from tconv.kernels import source
 from tconv.planner import FAMILIES, Gpu, Kernel
-from tconv.planner.wgmma.shape import WgmmaShape
 from tconv.sandbox.cut import cut_of, launch_of
 from tconv.sandbox.emulated import ask
 
@@ -87,8 +86,13 @@ def test_a_folded_text_tells_the_launch(name: str) -> None:
 def tells_the_launch(name: str, kernels: Sequence[Kernel[Any]], number: int) -> None:
     """As the planner does, of one of the kernels."""
     problem, kernel = INSTANCES[name].problem, kernels[number]
-    weight_bytes = FAMILIES[kernel.family].preparing_threads
-    of_file = SimpleNamespace(family=kernel.family, name=f"tconv_kernel{number}", weight_bytes=weight_bytes)
+    weight_bytes, prepares_inputs = FAMILIES[kernel.family].preparing_threads, source.prepares_inputs(kernel)
+    of_file = SimpleNamespace(
+        family=kernel.family,
+        name=f"tconv_kernel{number}",
+        weight_bytes=weight_bytes,
+        prepares_inputs=prepares_inputs,
+    )
     cut = cut_of(of_file, cuda_texts(named(kernels)))
     expected = FAMILIES[kernel.family].plan_with(problem, kernel, GPU)
     how = launch_of(cut, problem, GPU.multiprocessors, ask)
@@ -142,14 +146,12 @@ def takes_as_many_registers(name: str) -> None:
 
 
 def test_two_things_that_differ_have_a_name_each() -> None:
-    """Two structs may have a constant of one name: bytes of shared memory, of a kernel and of what prepares inputs."""
-    kernel = INSTANCES["wgmma-2d-k2-s2-one-prepared"].kernel
+    """Two structs may have a constant of one name: the taps along the height, and those along the width."""
+    kernel = INSTANCES["wgmma-2d-k3x2-s2x2-aligned-one-prepared"].kernel
     other = next(i.kernel for i in INSTANCES.values() if i.kernel.family == "wgmma")
-    shape, order = WgmmaShape(kernel.layer, kernel.tile), whole_text([kernel])
-    ((of_inputs,),) = [re.findall(r"launch\.input_shared_bytes = (\d+);", order)]
     own = whole_text([other, kernel]).partition("struct tconv_kernel1_layer {")[2].partition("};")[0]
-    for name, value in (("shared_bytes", shape.shared_bytes), ("wgmma_order_shared_bytes", int(of_inputs))):
-        assert re.search(rf"\b{name} = {value}\b", own)
+    for name, value in (("height_kernel", 3), ("kernel", 2)):
+        assert re.search(rf"\b{name}\s=\s+{value}\b", own)
 
 
 def test_a_constant_stands_behind_those_that_it_is_computed_by() -> None:

@@ -20,7 +20,7 @@ from tconv.errors import NotWarmedUp
 from tconv.jit import loader
 from tconv.jit.compile import Compiled
 from tconv.kernels import source
-from tconv.planner import DIRECT, MMA, WGMMA, Gpu, Kernel, Plan
+from tconv.planner import COL2IM_WGMMA, DIRECT, MMA, WGMMA, Gpu, Kernel, Plan
 from tconv.planner.wgmma.builder import wgmma_tile
 from tconv.problem import Layer, Problem
 
@@ -227,7 +227,7 @@ def test_inputs_are_prepared_before_the_weights(driver: Any, taken: list[int]) -
     assert taken == [5 * 16 * 7 * 9 * 2, plan.preparation.bytes, 5 * 16 * 7 * 9 * 2]
     assert (inputs.kernel, inputs.values) == ("of inputs", [100, 5001, 5, 1, 7, 9])
     assert inputs_alone == inputs._replace(values=[100, 5003, 5, 1, 7, 9])
-    assert inputs[2:5] == (8 * 132, 256, 64 * (64 + 2) * 2)
+    assert inputs[2:5] == (5, 256, 0)  # a block for each image: channels and positions are few
     assert (weights.kernel, weights.values) == ("of weights", [200, 5002])
     assert (kernel.kernel, kernel.values[:4]) == ("kernel", [5001, 5002, 0, 400])
     assert kernel_alone.values[:4] == [5003, 5002, 0, 400]
@@ -237,6 +237,19 @@ def test_inputs_are_prepared_before_the_weights(driver: Any, taken: list[int]) -
         assert not first.overlaps
     launch.prepare(200)
     assert driver.launches[-1] == weights._replace(values=[200, 5004], overlaps=False)
+
+
+def test_a_kernel_overlaps_the_one_that_prepares_inputs_alone(driver: Any, taken: list[int]) -> None:
+    problem = Problem(Layer(1, 1024, 512, (1, 1, 2), (1, 1, 2), precision="fp16"), 1, (1, 1, 325))
+    plan = COL2IM_WGMMA.plan(problem, Gpu.h200())
+    assert plan.inputs is not None and plan.preparation is None
+    of_inputs = driver.kernel("of inputs", _OF_INPUTS)
+    loader.Launcher(driver.kernel("kernel", _OF_KERNEL), plan, 0, None, of_inputs).enqueue(100, 200, 0, 400)
+    inputs, kernel = driver.launches
+    assert taken == [1024 * 325 * 2]
+    assert (inputs.kernel, inputs.values) == ("of inputs", [100, 5001, 1, 1, 1, 325])
+    assert kernel.values[:4] == [5001, 200, 0, 400]
+    assert kernel.overlaps and not inputs.overlaps
 
 
 def test_which_launches_overlap(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,14 +7,14 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import tconv.emulator
 from tconv.kernels import source
 from tconv.kernels.source import LaunchNumbers
-from tconv.planner import FAMILIES, Kernel
+from tconv.planner import FAMILIES, Gpu, Kernel
 from tconv.problem import Layer, Problem
 
 #: Only the templates' constants are wanted: no engine is linked, and nothing is optimised.
@@ -71,7 +71,7 @@ def _launched(kernel: Kernel[Any], problem: Problem) -> dict[str, int]:
     """`LaunchNumbers` by the planner's rules."""
     family = FAMILIES[kernel.family]
     of_kernel = family.launch_traits(kernel.layer, kernel.tile, _MULTIPROCESSORS)
-    inputs = family.input_preparation(of_kernel)
+    inputs = family.input_preparation(problem, kernel, replace(Gpu.h200(), multiprocessors=_MULTIPROCESSORS))
     numbers = LaunchNumbers(
         blocks=family.rules.grid(problem, kernel.layer, of_kernel),
         counted=family.rules.counted(problem, kernel.layer, of_kernel),
@@ -81,7 +81,6 @@ def _launched(kernel: Kernel[Any], problem: Problem) -> dict[str, int]:
         weight_blocks=of_kernel.preparing_blocks,
         weight_bytes=of_kernel.weight_bytes,
         input_blocks=inputs.grid if inputs else 0,
-        input_shared_bytes=inputs.shared_bytes if inputs else 0,
         preparing_threads=family.preparing_threads,
     )
     # A constant of the headers, which families read whose weights are prepared.

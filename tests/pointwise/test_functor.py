@@ -84,7 +84,7 @@ def test_equals_pytorch(text: str, precision: Precision) -> None:
     )
     source, problem = kernel_of(text, precision, len(x))
     y, weight = torch.zeros_like(x), torch.ones_like(x[:1])
-    how = launch_of(Cut(source, NAME), problem, 1, ask)
+    how = launch_of(Cut(source, NAME, False), problem, 1, ask)
     read = [other] * len(parse(text).operands)
     run(source, launches(NAME, how, problem, x, weight, None, y, read))
     check(y, text, x, other, precision)
@@ -104,7 +104,7 @@ def test_equals_pytorch_on_gpu(precision: Precision) -> None:
             values.to(getattr(torch, Layer(1, 1, 1, (1, 1, 1), precision=precision).dtype)) for values in operands()
         )
         source, problem = kernel_of(text, precision, len(x))
-        how = launch_of(Cut(source, NAME), problem, 1, ask)
+        how = launch_of(Cut(source, NAME, False), problem, 1, ask)
         cubin = compile_source(source, gpu_of(0).arch, headers=header_directory()).cubin
         function = load(cubin, NAME, how.shared_bytes, 0)
         device = [values.cuda() for values in (x, torch.ones_like(x[:1]), torch.zeros_like(x), other)]

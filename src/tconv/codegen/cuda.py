@@ -62,12 +62,15 @@ def _section(written: Written) -> str:
 
 def _host(family: str, kernels: Sequence[Written]) -> str:
     wanted = {
-        "where weights are prepared": (prepares := source.prepares_weights(family)),
-        "where weights are taken as they are": not prepares,
+        "where a kernel prepares": (prepares := source.prepares([each.kernel for each in kernels])),
+        "where none prepares": not prepares,
+        "where weights are prepared": source.prepares_weights(family),
         "where inputs are prepared": any(source.prepares_inputs(each.kernel) for each in kernels),
         "where programs are computed": any(each.kernel.layer.epilogue for each in kernels),
     }
-    cases = "".join(wrapped(f"    case {place}: {_launched(each)}") for place, each in enumerate(kernels)).rstrip()
+    cases = "".join(
+        wrapped(f"    case {place}: {_launched(each, prepares)}") for place, each in enumerate(kernels)
+    ).rstrip()
     return only(_host_text(), wanted).replace("KERNELS", cases)
 
 
@@ -76,10 +79,13 @@ def _host_text() -> str:
     return Path(__file__).with_name("host.cuh").read_text(encoding="utf-8")
 
 
-def _launched(written: Written) -> str:
+def _launched(written: Written, prepares: bool) -> str:
     kernel, name = written
-    pointers = [f"(void*){name}"]
-    if source.prepares_weights(kernel.family):
-        of_inputs = f"(void*){source.PREPARING_INPUTS.format(name)}" if source.prepares_inputs(kernel) else "nullptr"
-        pointers += [f"(void*){source.PREPARING.format(name)}", of_inputs]
+    functions = [(name, True)]
+    if prepares:
+        functions += [
+            (source.PREPARING.format(name), source.prepares_weights(kernel.family)),
+            (source.PREPARING_INPUTS.format(name), source.prepares_inputs(kernel)),
+        ]
+    pointers = [f"(void*){function}" if there else "nullptr" for function, there in functions]
     return f"return launched({', '.join(['numbers', f'tconv::{source.launch_name(name)}', *pointers])});"

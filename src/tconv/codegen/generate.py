@@ -21,6 +21,7 @@ from tconv.codegen.planned import NO_EPILOGUES, Epilogues, PlannedLayer
 from tconv.codegen.rewrite import FORWARD, Rewritten
 from tconv.codegen.spelled import spelled
 from tconv.kernels import source as kernel_source
+from tconv.planner import FAMILIES
 from tconv.pointwise.derivative import Computed
 from tconv.sandbox.epilogues import FUSED
 from tconv.sandbox.model_file import ModelFileError
@@ -108,7 +109,8 @@ def generate(
         runtime.FUNCTIONS: called or "cuda_conv_transpose" in source.body,
         runtime.ELSEWHERE: (built_elsewhere := bool(left) or _built_elsewhere(source)),
         runtime.LAZY: built_elsewhere or "CudaLazyConvTranspose" in source.body,
-        runtime.PREPARED: any(kernel_source.prepares_weights(each.kernel.family) for each in kernels),
+        runtime.PREPARED: kernel_source.prepares([each.kernel for each in kernels]),
+        runtime.ALIGNED: any(FAMILIES[each.kernel.family].alignment > 1 for each in kernels),
         runtime.EPILOGUES: hands_over,
         runtime.PROGRAMS: bool(programs),
         runtime.SCALES: scales,

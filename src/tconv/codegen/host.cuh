@@ -4,20 +4,20 @@
 #include <cuda_runtime.h>
 #include <vector>
 
-// ---- where weights are taken as they are
+// ---- where none prepares
 // Enqueues a kernel, and returns a cudaError_t.
 static int enqueue(const void* kernel, void** arguments, int64_t grid, int block, int shared_bytes, int64_t stream) {
-// ---- where weights are taken as they are
-// ---- where weights are prepared
+// ---- where none prepares
+// ---- where a kernel prepares
 // Enqueues a kernel, and returns a cudaError_t. A kernel that `overlaps` may begin while the kernel before it runs; it
 // waits for that kernel's end itself, by griddepcontrol.wait.
 static int enqueue(const void* kernel, void** arguments, int64_t grid, int block, int shared_bytes, int64_t stream,
                    bool overlaps) {
-// ---- where weights are prepared
+// ---- where a kernel prepares
   if (grid >= int64_t(1) << 31) return cudaErrorInvalidConfiguration;
   const auto blocks = static_cast<unsigned>(grid);
   const auto on = reinterpret_cast<cudaStream_t>(stream);
-// ---- where weights are prepared
+// ---- where a kernel prepares
 #if defined(TCONV_OVERLAPS) && CUDART_VERSION >= 12030
   static int driver = 0;
   if (driver == 0) cudaDriverGetVersion(&driver);
@@ -31,7 +31,7 @@ static int enqueue(const void* kernel, void** arguments, int64_t grid, int block
     return cudaLaunchKernelExC(&config, kernel, arguments);
   }
 #endif
-// ---- where weights are prepared
+// ---- where a kernel prepares
   return cudaLaunchKernel(kernel, blocks, block, arguments, shared_bytes, on);
 }
 
@@ -44,14 +44,14 @@ static int enqueue(const void* kernel, void** arguments, int64_t grid, int block
 //   7 address of memory for prepared weights, then prepared inputs    8 channels of the tensor in which y lies
 //   9 batch    10 to 12 depth, height and width of the input    13 to 15 depth, height and width of the output
 //   16 on: addresses of the program's operands
-// ---- where weights are taken as they are
+// ---- where none prepares
 static int64_t launched(const std::vector<int64_t>& numbers, tconv::Launch (*launch_of)(const tconv::Sizes&),
                         const void* kernel) {
-// ---- where weights are taken as they are
-// ---- where weights are prepared
+// ---- where none prepares
+// ---- where a kernel prepares
 static int64_t launched(const std::vector<int64_t>& numbers, tconv::Launch (*launch_of)(const tconv::Sizes&),
                         const void* kernel, const void* of_weights, const void* of_inputs) {
-// ---- where weights are prepared
+// ---- where a kernel prepares
   const auto size = [&](int i) { return static_cast<int>(numbers[i]); };
   tconv::Sizes sizes{size(2), size(9), {size(10), size(11), size(12)}, {size(13), size(14), size(15)}};
   int64_t stream = numbers[1], x = numbers[3], weight = numbers[4], bias = numbers[5], y = numbers[6];
@@ -65,15 +65,15 @@ static int64_t launched(const std::vector<int64_t>& numbers, tconv::Launch (*lau
   }
   int y_channels = size(8), (&input)[3] = sizes.input, (&output)[3] = sizes.output;
   const tconv::Launch launch = launch_of(sizes);
-// ---- where weights are prepared
+// ---- where a kernel prepares
   bool overlaps = false;
-// ---- where weights are prepared
+// ---- where a kernel prepares
 // ---- where inputs are prepared
   if (launch.input_blocks > 0) {
     int64_t ordered = numbers[7] + launch.weight_bytes;
     void* arguments[] = {&x, &ordered, &sizes.batch, input, input + 1, input + 2};
-    const int error = enqueue(of_inputs, arguments, launch.input_blocks, tconv::preparing_threads,
-                              launch.input_shared_bytes, stream, overlaps);
+    const int error =
+        enqueue(of_inputs, arguments, launch.input_blocks, tconv::preparing_threads, 0, stream, overlaps);
     if (error != cudaSuccess) return error;
     x = ordered, overlaps = true;
   }
@@ -94,12 +94,12 @@ static int64_t launched(const std::vector<int64_t>& numbers, tconv::Launch (*lau
   std::vector<int64_t> operands(numbers.begin() + 16, numbers.end());
   for (int64_t& operand : operands) arguments.push_back(&operand);
 // ---- where programs are computed
-// ---- where weights are taken as they are
+// ---- where none prepares
   return enqueue(kernel, arguments.data(), launch.blocks, launch.threads, launch.shared_bytes, stream);
-// ---- where weights are taken as they are
-// ---- where weights are prepared
+// ---- where none prepares
+// ---- where a kernel prepares
   return enqueue(kernel, arguments.data(), launch.blocks, launch.threads, launch.shared_bytes, stream, overlaps);
-// ---- where weights are prepared
+// ---- where a kernel prepares
 }
 
 int64_t launch(const std::vector<int64_t>& numbers) {

@@ -96,13 +96,12 @@ class Launcher:
             self._prepared_bytes = (of_weights.bytes,)
         if of_inputs is not None and (how := plan.inputs) is not None:
             what = f"the kernel that prepares the inputs of {name}"
-            shape = (how.grid, how.threads, how.shared_bytes)
-            prepare_inputs = launch_of(what, of_inputs, *shape, addresses=2, numbers=sizes)
+            prepare_inputs = launch_of(what, of_inputs, how.grid, how.threads, addresses=2, numbers=sizes)
             input_bytes = math.prod(problem.input_shape) * layer.item_bytes
         if prepare_weights is None and prepare_inputs is None:
             self.enqueue = _alone(device, launch())
         else:
-            launches = launch(overlapping=behind(preparing)), launch(overlapping=behind(of_inputs))
+            launches = launch(overlapping=behind(preparing or of_inputs)), launch(overlapping=behind(of_inputs))
             self.enqueue = self._with_preparations(*launches, prepare_weights, prepare_inputs, input_bytes)
 
     def _with_preparations(

@@ -184,7 +184,6 @@ class LaunchNumbers(NamedTuple):
     weight_blocks: int
     weight_bytes: int
     input_blocks: int
-    input_shared_bytes: int
     preparing_threads: int
 
 
@@ -207,12 +206,12 @@ def launch_function(kernel: Kernel[Any], name: str, template: str) -> str:
     return f"{head}\n" + "".join(f"  {line}\n" for line in lines) + "}\n"
 
 
-def launch_numbers(name: str, prepares_weights: bool) -> str:
+def launch_numbers(name: str, prepares: bool) -> str:
     """A function that writes the numbers of `LaunchNumbers`, for the kernel `name`, whose text stands above.
 
     Its arguments are where to, how many multiprocessors there are, batch, input size and output size.
     """
-    known = {"preparing_threads": "tconv::preparing_threads" if prepares_weights else "0"}
+    known = {"preparing_threads": "tconv::preparing_threads" if prepares else "0"}
     values = [known.get(field, f"launch.{field}") for field in LaunchNumbers._fields]
     writes = "".join(f"  numbers[{i}] = {value};\n" for i, value in enumerate(values))
     return f"""
@@ -258,6 +257,11 @@ def prepares_weights(family: str) -> bool:
 def prepares_inputs(kernel: Kernel[Any]) -> bool:
     """Whether a function of its own puts the kernel's inputs into another order."""
     return bool(getattr(kernel.tile, "prepared_inputs", 0))
+
+
+def prepares(kernels: Iterable[Kernel[Any]]) -> bool:
+    """Whether any of them has a kernel before it, for its weights or its inputs."""
+    return any(prepares_weights(kernel.family) or prepares_inputs(kernel) for kernel in kernels)
 
 
 def reads_channels_last(kernel: Kernel[Any]) -> bool:

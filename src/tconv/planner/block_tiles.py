@@ -31,8 +31,6 @@ class LaunchTraits(NamedTuple):
         columns_together: neighbouring inputs that are loaded at once.
         weight_bytes: of the prepared weights.
         preparing_blocks: of the launch that prepares them.
-        input_blocks: of the launch that prepares the inputs; 0 where there is none.
-        input_shared_bytes: of a block of that.
     """
 
     threads: int
@@ -47,8 +45,6 @@ class LaunchTraits(NamedTuple):
     columns_together: int
     weight_bytes: int
     preparing_blocks: int
-    input_blocks: int = 0
-    input_shared_bytes: int = 0
 
 
 def works(problem: Problem, layer: Layer, kernel: LaunchTraits) -> int:

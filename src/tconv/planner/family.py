@@ -11,6 +11,7 @@ from typing import Any, Generic, Literal
 import numpy as np
 
 from tconv.planner.gpu import Gpu
+from tconv.planner.input_order import input_preparation
 from tconv.planner.numbers import INDEX_LIMIT, equals, single
 from tconv.planner.plan import InputPreparation, Kernel, Plan, Preparation, Tile, Unplannable
 from tconv.problem import Layer, Problem
@@ -164,9 +165,10 @@ class Family(ABC, Generic[Tile]):
         """Whether its input and output are channels_last; else they are contiguous."""
         return False
 
-    def input_preparation(self, traits: Any) -> InputPreparation | None:
-        """The launch that prepares the inputs of a kernel that is launched so; None where it takes them as they are."""
-        return None
+    def input_preparation(self, problem: Problem, kernel: Kernel[Tile], gpu: Gpu) -> InputPreparation | None:
+        """The launch that prepares the inputs of a kernel; None where that takes them as they are."""
+        prepared = getattr(kernel.tile, "prepared_inputs", 0)
+        return input_preparation(problem, gpu.multiprocessors) if prepared else None
 
     def plan(self, problem: Problem, gpu: Gpu, channels_last: bool = False) -> Plan:
         """The plan of `problem` on `gpu`, for input and output in one memory format, with the tile predicted fastest.
@@ -214,7 +216,7 @@ class Family(ABC, Generic[Tile]):
                     "than 2^31"
                 )
         grid = self.rules.grid(problem, kernel.layer, of_kernel)
-        inputs = self.input_preparation(of_kernel)
+        inputs = self.input_preparation(problem, kernel, gpu)
         return Plan(problem, kernel, grid, of_kernel.shared_bytes, reasons, preparation, inputs)
 
     def replan(self, problem: Problem, kernel: Kernel[Tile], gpu: Gpu) -> Plan | None:

@@ -67,12 +67,10 @@ class InputPreparation:
 
     Args:
         grid, threads: of the launch.
-        shared_bytes: dynamic shared memory of a block.
     """
 
     grid: int
     threads: int
-    shared_bytes: int
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,7 @@ def launched(extensions: Extensions, built: Built, problem: Problem, gpu: Gpu) -
         for first in range(0, problem.batch, samples(launch)):
             part = slice(first, first + samples(launch))
             own, to, prepared = x[part], y[part], None
-            if built.weight_bytes:
+            if built.weight_bytes or built.prepares_inputs:
                 of_inputs = own.numel() * own.element_size() if built.prepares_inputs else 0
                 prepared = torch.empty(built.weight_bytes + of_inputs, dtype=torch.uint8, device=x.device)
             pointers = [0 if each is None else each.data_ptr() for each in (own, weight, bias, to, prepared)]

@@ -34,7 +34,7 @@ from tconv.planner.choice import runs_on
 from tconv.problem import Problem
 from tconv.rewriter.built import Extensions, Launch, launched
 from tconv.rewriter.shrink import BUDGET, describe_change, shrink
-from tconv.sandbox.cut import SLICED, Built, Cut, CutLaunch, WrittenFile, launch_of
+from tconv.sandbox.cut import SLICED, Built, Cut, WrittenFile, launch_of
 from tconv.sandbox.emulated import as_buffer, launch_for_few, launches
 from tconv.sandbox.gpu_memory import release
 
@@ -413,7 +413,7 @@ def _emulated(cut: Cut, problem: Problem) -> Candidate:
 
     def candidate(x: Tensor, weight: Tensor, bias: Tensor | None, *operands: Tensor) -> Tensor:
         place = _Place(problem, x)
-        tensors = *_as_launched(how, x, weight, bias), as_buffer(place.y)
+        tensors = *_as_launched(cut, x, weight, bias), as_buffer(place.y)
         run(cut.source, launches(cut.kernel, how, problem, *tensors, operands))
         return place.result()
 
@@ -455,11 +455,11 @@ class _Place:
 
 
 def _as_launched(
-    how: CutLaunch, x: Tensor, weight: Tensor, bias: Tensor | None
+    cut: Cut, x: Tensor, weight: Tensor, bias: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """What the file hands to the launch: contiguous, and where weights are prepared aligned."""
+    """What the file hands to the launch: contiguous, and where copies are aligned, so."""
     x, weight = x.contiguous(), weight.contiguous()
-    if how.preparation is not None:
+    if cut.aligned:
         x, weight = aligned(x), aligned(weight)
     return x, weight, None if bias is None else bias.contiguous()
 
@@ -500,7 +500,7 @@ def launch_on_gpu(cut: Cut, problem: Problem, compiled: Callable[[str, str, str]
     launch = Launcher(kernel, plan, device, preparing, of_inputs).enqueue
 
     def candidate(x: Tensor, weight: Tensor, bias: Tensor | None, *operands: Tensor) -> Tensor:
-        x, weight, bias = _as_launched(how, x, weight, bias)
+        x, weight, bias = _as_launched(cut, x, weight, bias)
         place = _Place(problem, x)
         y = place.y
         read = tuple(operand.data_ptr() for operand in operands)

@@ -39,10 +39,14 @@ class Cut:
     """What of the file's text one launch runs, and the name of the kernel in it.
 
     Behind the file's own text stands a function that tells how the kernel is launched: `launch_of` asks it.
+
+    Args:
+        aligned: tensors begin at multiples of 16 bytes.
     """
 
     source: str
     kernel: str
+    aligned: bool
 
 
 @dataclass(frozen=True)
@@ -98,7 +102,7 @@ def launch_of(cut: Cut, problem: Any, multiprocessors: int, ask: Ask) -> CutLaun
     if launched.weight_blocks:
         preparation = Preparation(launched.weight_blocks, launched.preparing_threads, launched.weight_bytes)
     if launched.input_blocks:
-        inputs = InputPreparation(launched.input_blocks, launched.preparing_threads, launched.input_shared_bytes)
+        inputs = InputPreparation(launched.input_blocks, launched.preparing_threads)
     too_far = bool(launched.wide_index)
     return CutLaunch(launched.blocks, launched.threads, launched.shared_bytes, preparation, inputs, too_far)
 
@@ -176,8 +180,15 @@ class WrittenFile:
 
 def cut_of(kernel: Any, texts: Mapping[str, str]) -> Cut:
     """One of a file's own kernels, of its text for each family."""
-    source = alone(texts[kernel.family], kernel.name) + launch_numbers(kernel.name, kernel.weight_bytes > 0)
-    return Cut(source, kernel.name)
+    source = alone(texts[kernel.family], kernel.name) + launch_numbers(
+        kernel.name, kernel.weight_bytes > 0 or kernel.prepares_inputs
+    )
+    return Cut(source, kernel.name, _is_aligned(kernel))
+
+
+def _is_aligned(kernel: Any) -> bool:
+    """Whether the file aligns the tensors that it hands to a kernel of its."""
+    return bool(kernel.family != "direct")
 
 
 def runs_all(file: dict[str, Any]) -> dict[str, Any]:
@@ -222,7 +233,7 @@ class Cutter:
                 "place": kernel.place,
                 "weight_bytes": kernel.weight_bytes,
                 "prepares_inputs": kernel.prepares_inputs,
-                "aligned": kernel.family != "direct",
+                "aligned": _is_aligned(kernel),
             }
             for kernel in kernels
         ]

@@ -100,8 +100,7 @@ def launches(
     if (of_inputs := how.inputs) is not None:
         ordered = unwritten(x, x.numel())
         arguments = (x, ordered, problem.batch, *problem.input_size)
-        shape = (of_inputs.grid, of_inputs.threads, of_inputs.shared_bytes)
-        before.append(Launch(PREPARING_INPUTS.format(kernel), *shape, arguments))
+        before.append(Launch(PREPARING_INPUTS.format(kernel), of_inputs.grid, of_inputs.threads, 0, arguments))
         x = ordered
     if (of_weights := how.preparation) is not None:
         prepared = unwritten(weight, of_weights.bytes // weight.itemsize)

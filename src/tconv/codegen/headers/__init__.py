@@ -20,8 +20,8 @@ from tconv.kernels.source import (
     configuration,
     family_header,
     header_texts,
+    prepares,
     prepares_inputs,
-    prepares_weights,
 )
 from tconv.planner import Kernel
 from tconv.pointwise.functor import functor
@@ -45,7 +45,7 @@ def kernel_texts(kernels: Sequence[Kernel[Any]]) -> dict[str, str]:
     families = sorted({kernel.family for kernel in kernels})
     # What instances call.
     asked = [f"{name}() {name}_weights() {name}_launch()" for name in families]
-    asked += ["preparing_threads"] * any(map(prepares_weights, families))
+    asked += ["preparing_threads"] * prepares(kernels)
     user = " ".join([_HOST_ASKS, *asked, *(configuration(kernel, "any") for kernel in kernels)])
     user = " ".join([user, *sorted({f"{kernel.family}_inputs()" for kernel in kernels if prepares_inputs(kernel)})])
     programs = sorted({kernel.layer.epilogue for kernel in kernels} - {""})

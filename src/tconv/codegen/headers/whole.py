@@ -140,7 +140,7 @@ def _declared(constants: Sequence[Constant]) -> Iterator[str]:
 
 def _asked(kernels: Sequence[tuple[Kernel[Any], str]]) -> str:
     """What the host's side mentions."""
-    preparing = ["preparing_threads"] * any(source.prepares_weights(kernel.family) for kernel, _ in kernels)
+    preparing = ["preparing_threads"] * source.prepares(kernel for kernel, _ in kernels)
     members = [f".{name}" for name in source.LaunchNumbers._fields[:-1]]
     return " ".join(["Sizes index_limit", *preparing, *members, *(source.launch_name(name) for _, name in kernels)])
 

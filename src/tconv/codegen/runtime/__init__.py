@@ -27,12 +27,14 @@ EPILOGUES, PROGRAMS, SCALES, PROMOTES, SEQUENCES = (
     "where sequences are fused",
 )
 #: Whether the file calls functions of torch.nn.functional; whether the model may have layers that the file's text does
-#: not construct; whether it may have lazy layers; whether kernels put weights into another order first.
-FUNCTIONS, ELSEWHERE, LAZY, PREPARED = (
+#: not construct; whether it may have lazy layers; whether kernels put weights or inputs into another order first;
+#: whether kernels copy several elements at once, at multiples of their bytes.
+FUNCTIONS, ELSEWHERE, LAZY, PREPARED, ALIGNED = (
     "where functions are called",
     "where layers are built elsewhere",
     "where layers are lazy",
-    "where weights are prepared",
+    "where a kernel prepares",
+    "where copies are aligned",
 )
 #: The parts in the order of a file, each with what a file must have to get it; "" where every file gets it.
 PARTS = (

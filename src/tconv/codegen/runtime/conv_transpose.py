@@ -31,11 +31,11 @@ def _run(launch, x, weight, bias, *operands):
 
 def _fill(y, launch, x, weight, bias, *operands):
     x, weight = x.contiguous(), weight.contiguous()
-    # ---- where weights are prepared
+    # ---- where copies are aligned
     if launch.kernel.family != "direct":  # bulk copies need addresses that are multiples of 16 bytes
         x = x.clone() if x.data_ptr() % 16 else x
         weight = weight.clone() if weight.data_ptr() % 16 else weight
-    # ---- where weights are prepared
+    # ---- where copies are aligned
     bias = None if bias is None else bias.contiguous()
     # ---- where programs are computed
     if operands:

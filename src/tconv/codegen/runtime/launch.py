@@ -69,13 +69,13 @@ def _launch(launch, x, weight, bias, y, *operands):
         with torch.cuda.device(device):
             return _launch(launch, x, weight, bias, y, *operands)
     pointers = [x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr(), 0]
-    # ---- where weights are prepared
-    if kernel.weight_bytes:
+    # ---- where a kernel prepares
+    if kernel.weight_bytes or kernel.prepares_inputs:
         # In this memory, prepared inputs lie behind prepared weights.
         prepared = kernel.weight_bytes // x.element_size() + (x.numel() if kernel.prepares_inputs else 0)
         prepared = x.new_empty(prepared)
         pointers[4] = prepared.data_ptr()
-    # ---- where weights are prepared
+    # ---- where a kernel prepares
     stream = torch._C._cuda_getCurrentRawStream(device.index)  # torch.cuda.current_stream() takes as long as a launch
     sizes = (launch.y_channels, x.shape[0], *launch.input_size, *launch.output_size)
     # ---- where programs are computed

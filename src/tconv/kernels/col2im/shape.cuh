@@ -9,7 +9,8 @@ template <class Layer, class Tile>
 struct Col2imShape {
   using Element = typename Layer::Element;
   static constexpr bool resident = Tile::resident;
-  static constexpr bool factors_in_stages = false;  // fragments are loaded from stages
+  // Fragments are loaded from stages.
+  static constexpr bool factors_in_stages = false, inputs_in_stages = false, prepared_inputs = false;
   static TCONV_CONSTANT int factor_place(int, int) { return 0; }
   static TCONV_CONSTANT int input_place(int, int) { return 0; }
   using Depth = Col2imSpan<typename Layer::Depth, Tile::BlockTile::depths, 1, false>;

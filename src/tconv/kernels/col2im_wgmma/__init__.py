@@ -11,7 +11,7 @@ from tconv.planner import Col2imWgmmaTile, Kernel
 from tconv.planner.col2im.shape import overlap
 from tconv.planner.col2im.tile import BlockTile
 from tconv.planner.col2im_wgmma import why_not_col2im_wgmma
-from tconv.planner.col2im_wgmma.candidates import col2im_wgmma_tile
+from tconv.planner.col2im_wgmma.candidates import col2im_wgmma_tile, may_prepare
 from tconv.planner.col2im_wgmma.shape import Col2imWgmmaShape, of_phases
 from tconv.planner.col2im_wgmma.tile import Warpgroups
 from tconv.planner.sizes import equivalent
@@ -44,6 +44,7 @@ AXES: dict[str, str] = {
     "Tile::runs": "both; of one image and of several",
     "Tile::inputs_last": "both; channels in whole copies and not",
     "Tile::channels_last": "both",
+    "Tile::prepared_inputs": "both: k-tiles of both lengths, several stages and one",
 }
 #: Cases with every tile, for loads of every size.
 _ALIGNED = ("2d-k2-s2-aligned", "2d-k3x2-s2x2-aligned")
@@ -56,6 +57,9 @@ _DEEP: dict[str, Case] = {
     # One input an axis: each tap is a phase.
     "2d-k5x3-s2-pixel": Case((140, 20), (1, 1), (5, 3), (2, 2), (1, 0), output_padding=(1, 1), bias=True, batch=70),
     "2d-k3x4-s2-row": Case((70, 12), (1, 9), (3, 4), (2, 2), (0, 1), batch=7),
+    # Channels in whole vectors, on maps of odd size.
+    "1d-k5-s3-vectors": Case((136, 24), (75,), (5,), (3,), (1,), bias=True, batch=3),
+    "3d-k2x3x2-s2x1x2-vectors": Case((72, 20), (3, 5, 7), (2, 3, 2), (2, 1, 2), (0, 1, 0), groups=2, batch=2),
     # Padding that is larger than the map.
     "2d-k8-s1-d2-small": Case((40, 5), (3, 11), (8, 9), (1, 1), (4, 0), (2, 1), batch=1),
 }
@@ -63,11 +67,13 @@ _DEEP: dict[str, Case] = {
 _SOME_PHASES: dict[str, tuple[Case, int]] = {
     "1d-k16-s8": (Case((70, 3), (37,), (16,), (8,), (2,), bias=True, batch=2), 4),
     "1d-k24-s6": (Case((40, 5), (21,), (24,), (6,), (4,), output_padding=(3,)), 2),
-    "1d-k9-s9": (Case((36, 2), (40,), (9,), (9,), batch=3), 1),
+    "1d-k9-s9": (Case((40, 2), (40,), (9,), (9,), batch=3), 1),
     "1d-k128-s64": (Case((32, 4), (20,), (128,), (64,), (37,), groups=2, bias=True), 32),
     "2d-k3x8-s2x4": (Case((33, 5), (5, 9), (3, 8), (2, 4), (1, 2)), 2),
 }
 _DEEP_PRECISIONS: tuple[Precision, ...] = ("tf32", "fp16")
+#: Large stages that shared memory holds.
+_FEW_STAGES = 4
 #: Of a block, about.
 _POSITIONS, _DEEP_POSITIONS = 64, 160
 
@@ -82,7 +88,9 @@ def instances() -> Iterator[Instance]:
                 continue
             tiles = list(_tiles(problem, _POSITIONS).items())
             if not every and name not in _ALIGNED:
-                tiles = [tiles[number % len(tiles)]]
+                prepared = [each for each in tiles if each[1].prepared_inputs]
+                others = [each for each in tiles if not each[1].prepared_inputs]
+                tiles = [others[number % len(others)], *prepared[number % 2 : number % 2 + 1]]
             for width, tile in tiles:
                 yield _instance(f"{name}-{precision}-{width}", problem, tile)
     for name, case in _DEEP.items():
@@ -103,7 +111,7 @@ def _instance(name: str, problem: Problem, tile: Col2imWgmmaTile) -> Instance:
 
 
 def _tiles(problem: Problem, positions: int, phases: int = 0) -> dict[str, Col2imWgmmaTile]:
-    """By name: whole images, as far as they fit; parts of them, which overlap where taps do; channels_last ones."""
+    """By name: whole images, as far as they fit; parts of them, which overlap where taps do; in either order."""
     problem = equivalent(problem)
     own = of_phases(problem.layer, phases)
     axes, sizes = own.axes, problem.input_size
@@ -119,12 +127,15 @@ def _tiles(problem: Problem, positions: int, phases: int = 0) -> dict[str, Col2i
     several = replace(whole, images=problem.batch + 1) if images > 1 else whole
     few = 2 * max(1, min(16, 32 // taps))
     made = {
-        "whole": (whole, Warpgroups(1, 1, 2), few, 2, False),
-        "part": (part, Warpgroups(1, 1, 1), 1, 4, False),
-        "last": (part, Warpgroups(2, 1, 1), 2 * few, 4, True),
-        "wide": (several, Warpgroups(1, 2, 2), few, 2, False),
-        "high": (part, Warpgroups(2, 1, 1), 4 * few, 2, False),
+        "whole": (whole, Warpgroups(1, 1, 2), few, 2, ""),
+        "part": (part, Warpgroups(1, 1, 1), 1, 4, ""),
+        "last": (part, Warpgroups(2, 1, 1), 2 * few, 4, "channels_last"),
+        "wide": (several, Warpgroups(1, 2, 2), few, 2, ""),
+        "high": (part, Warpgroups(2, 1, 1), 4 * few, 2, ""),
     }
+    if may_prepare(problem):
+        made["prepared"] = (whole, Warpgroups(1, 1, 2), few, 2, "prepared_inputs")
+        made["prepared_wide"] = (part, Warpgroups(1, 2, 1), 2 * few, 4, "prepared_inputs")
     tiles = {
         name: col2im_wgmma_tile(
             problem,
@@ -134,15 +145,16 @@ def _tiles(problem: Problem, positions: int, phases: int = 0) -> dict[str, Col2i
             phases=phases,
             k_tile_steps=steps,
             stages=1,
-            channels_last=last,
+            channels_last=order == "channels_last",
+            prepared_inputs=order == "prepared_inputs",
         )
-        for name, (tile, groups, channels, steps, last) in made.items()
+        for name, (tile, groups, channels, steps, order) in made.items()
     }
-    if not Col2imWgmmaShape(problem.layer, tiles["wide"]).fits_products:
-        del tiles["wide"]
+    tiles = {name: tile for name, tile in tiles.items() if Col2imWgmmaShape(problem.layer, tile).fits_products}
     # As many stages as k-tiles, or as few as go round.
     for name, tile in tiles.items():
         shape = Col2imWgmmaShape(problem.layer, tile)
         steps = shape.set_k_tiles
-        tiles[name] = replace(tile, stages=steps if name == "whole" else min(1 + shape.stages_read, steps))
+        all_at_once = name == "whole" or (name == "prepared_wide" and steps <= _FEW_STAGES)
+        tiles[name] = replace(tile, stages=steps if all_at_once else min(1 + shape.stages_read, steps))
     return tiles

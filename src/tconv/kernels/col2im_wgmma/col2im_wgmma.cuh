@@ -12,6 +12,11 @@
 // a lane loads the fragments of its weights from a stage, and threads move inputs from a stage to such rows, rounded,
 // while the products of the k-tile before run.
 //
+// Prepared inputs. If Tile::prepared_inputs, `col2im_wgmma_inputs` brings the inputs into channels_last order before,
+// and rounds them. Products then read them where copies put them, whatever a map's size. The kernel may begin while
+// they are prepared: it asks for the first stages' weights, waits, and asks for inputs. Nobody writes weights
+// meanwhile, for the kernel that prepares inputs does not begin before what stands in front of it has ended.
+//
 // The phases. Where a kernel is a multiple of its stride, a block may have some phases along the width alone: all taps
 // of one channel of a kernel of 1024 would be 1024 rows. A picture stands with the spans of block tiles.
 //
@@ -34,6 +39,7 @@
 #include "col2im_wgmma/launch.cuh"
 #include "col2im_wgmma/products.cuh"
 #include "primitives/barriers.cuh"
+#include "primitives/channels_last.cuh"
 
 namespace tconv {
 
@@ -67,28 +73,33 @@ TCONV_DEVICE void col2im_wgmma(const typename Layer::Element* x, const typename 
   Col2imWgmmaProducts<Layer, Tile> of_k_tile;
   int stage = 0, stage_ahead = 0;
   accumulators.clear();
+  if (Tile::prepared_inputs) {
+    copies.begin_first_weights(stages, Shape::stage_bytes);
+    wait_for_kernel_before();
+  }
   // The first turns only ask.
 #pragma unroll 1
   for (int ahead = 0; ahead < Shape::set_k_tiles + Shape::stages_ahead; ++ahead) {
     const int k_tile = ahead - Shape::stages_ahead;
     if (k_tile >= 0) {
       copies.waiting.template wait<Shape::stages_ahead - 1>();
-      if (Shape::factors_in_stages) show_to_products();
+      if (Shape::products_read_stages) show_to_products();
       // All see the k-tile. None reads the one before, nor do products the one before that.
       meet<Shape::set_threads>(1 + set);
     }
-    copies.begin(ahead < Shape::set_k_tiles, stages + stage_ahead * Shape::stage_bytes);
+    copies.begin(ahead < Shape::set_k_tiles, stages + stage_ahead * Shape::stage_bytes,
+                 !Tile::prepared_inputs || k_tile >= 0);
     stage_ahead = stage_ahead + 1 == Tile::stages ? 0 : stage_ahead + 1;
     if (k_tile < 0) continue;
     const unsigned char* const weights = stages + stage * Shape::stage_bytes;
     const unsigned char* const inputs = weights + Shape::stage_weight_bytes;
     stage = stage + 1 == Tile::stages ? 0 : stage + 1;
     unsigned char* const factor = moved + k_tile % 2 * Shape::factor_bytes;
-    if (Shape::moves_inputs) {
+    if (!Shape::inputs_in_stages) {
       Col2imWgmmaInputs<Layer, Tile>::move(inputs, runs, factor, thread);
       show_to_products();
     }
-    of_k_tile.begin(accumulators, weights, Shape::moves_inputs ? factor : inputs, set, thread);
+    of_k_tile.begin(accumulators, weights, Shape::inputs_in_stages ? inputs : factor, set, thread);
   }
   of_k_tile.products.template wait<0>();
   __syncthreads();  // nobody reads a stage any more
@@ -108,6 +119,13 @@ TCONV_DEVICE void col2im_wgmma(const typename Layer::Element* x, const typename 
     col2im_store_outputs<Layer, Tile, Shape, Program>(sums, epilogue, y_of_group, block_tiles, numbers, first_channel,
                                                       block_phase, batch, input_depth, input_height, input_width,
                                                       y_channels, output_depth, output_height, output_width);
+}
+
+// Prepares the inputs of `col2im_wgmma`.
+template <class Layer, class Tile>
+TCONV_DEVICE void col2im_wgmma_inputs(const typename Layer::Element* x, typename Layer::Element* prepared, int batch,
+                                      int input_depth, int input_height, int input_width) {
+  order_inputs<Layer>(x, prepared, batch, input_depth, input_height, input_width);
 }
 
 }  // namespace tconv

@@ -1,6 +1,7 @@
 // col2im_wgmma: how a kernel is launched.
 #pragma once
 #include "col2im_wgmma/shape.cuh"
+#include "primitives/channels_last.cuh"
 #include "primitives/launch.cuh"
 
 namespace tconv {
@@ -14,6 +15,7 @@ TCONV_CONSTANT Launch col2im_wgmma_launch(const Sizes& sizes) {
                   Shape::Width::count(sizes.input[2]);
   launch.counted = launch.blocks;
   launch.threads = Shape::threads, launch.shared_bytes = Shape::shared_bytes;
+  if (Tile::prepared_inputs) launch.input_blocks = ChannelsLast<Layer>::blocks(sizes);
   return launch;
 }
 

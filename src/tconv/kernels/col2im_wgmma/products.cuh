@@ -76,7 +76,7 @@ struct Col2imWgmmaProducts {
       products.template wait<0>();
       weights.load(first, Shape::high_warp(thread), thread % 32);
     }
-    if (Shape::moves_inputs) meet<Shape::set_threads>(1 + set);  // all inputs are moved
+    if (!Shape::inputs_in_stages) meet<Shape::set_threads>(1 + set);  // all inputs are moved
     first += Shape::high_warp(thread) / 4 * Shape::row_tiles * Shape::block_bytes;
     second += Shape::second_bytes(Shape::first_position(thread));
     using Columns = FactorColumns<Shape::k_tile_channels>;

@@ -19,8 +19,11 @@ struct Col2imWgmmaShape {
   using Height = Col2imSpan<typename Layer::Height, Tile::BlockTile::rows, 1, false>;
   static constexpr bool resident = false;
   // Products read 16-bit items where copies put them. 32-bit ones must lie otherwise: weights go to registers, and
-  // inputs are moved. So are runs of inputs, which begin anywhere.
-  static constexpr bool factors_in_stages = sizeof(Element) == 2, moves_inputs = !factors_in_stages || Tile::runs;
+  // inputs are moved, but for those that were prepared. So are runs of inputs, which begin anywhere.
+  static constexpr bool prepared_inputs = Tile::prepared_inputs;
+  static constexpr bool factors_in_stages = sizeof(Element) == 2,
+                        inputs_in_stages = prepared_inputs || (factors_in_stages && !Tile::runs);
+  static constexpr bool products_read_stages = factors_in_stages || inputs_in_stages;
   static constexpr int item_bytes = sizeof(Element);
   // The block's own taps and phases.
   static constexpr bool all_phases = Tile::phases == 0;
@@ -78,7 +81,7 @@ struct Col2imWgmmaShape {
   // K-tiles that are asked for before the first is waited for: all, or all stages but the one that is read, and the one
   // that products may still read.
   static constexpr int stages_ahead =
-      Tile::stages == set_k_tiles ? Tile::stages : Tile::stages - (factors_in_stages ? 2 : 1);
+      Tile::stages == set_k_tiles ? Tile::stages : Tile::stages - (products_read_stages ? 2 : 1);
 
   // ---- copies to stages, as of `Col2imShape`: their sizes in bytes ----
   static constexpr int weight_run = all_phases ? Rows::run : width_phases;
@@ -121,21 +124,22 @@ struct Col2imWgmmaShape {
     return byte / 128 * block_bytes + swizzled(channel * 128 + byte % 128, 128);
   }
   // Whether a position's channels lie together, as a row of the second factor; and where a position's begin.
-  static constexpr bool rows_of_positions = moves_inputs || Tile::inputs_last;
+  static constexpr bool rows_of_positions = !inputs_in_stages || Tile::inputs_last;
   static TCONV_DEVICE int second_bytes(int position) {
     return rows_of_positions ? position * k_tile_bytes : position / 64 * block_bytes;
   }
   static TCONV_CONSTANT int input_place(int row, int byte) {
     return Tile::inputs_last ? swizzled(row * k_tile_bytes + byte, k_tile_bytes) : factor_place(row, byte);
   }
-  static constexpr int stage_weight_bytes =
-      factors_in_stages ? rows / 64 * block_bytes : k_tile_channels * weight_pitch;
+  // Products read at multiples of eight rows of the second factor, which lies behind the weights.
+  static constexpr int stage_weight_bytes = factors_in_stages  ? rows / 64 * block_bytes
+                                            : inputs_in_stages ? ceil_div(k_tile_channels * weight_pitch, 1024) * 1024
+                                                               : k_tile_channels * weight_pitch;
   static constexpr int factor_bytes =
       (rows_of_positions ? all_positions : ceil_div(all_positions, 64) * 64) * k_tile_bytes;
-  // Products read at multiples of eight rows.
   static constexpr int stage_bytes =
-      ceil_div(stage_weight_bytes + (moves_inputs ? input_rows * input_pitch : factor_bytes), 1024) * 1024;
-  static constexpr int moved_bytes = moves_inputs ? 2 * factor_bytes : 0;
+      ceil_div(stage_weight_bytes + (inputs_in_stages ? factor_bytes : input_rows * input_pitch), 1024) * 1024;
+  static constexpr int moved_bytes = inputs_in_stages ? 0 : 2 * factor_bytes;
   static constexpr int set_bytes = moved_bytes + Tile::stages * stage_bytes;
   // Lanes that write two positions of eight rows find different banks, unless they have too many rows.
   static constexpr int sums_pitch = conflict_free_pitch(all_positions, lane_rows < 4 ? lane_rows : 4, 8);  // in floats
@@ -149,6 +153,8 @@ struct Col2imWgmmaShape {
   static_assert(k_tile_bytes == 64 || k_tile_bytes == 128, "rows of the second factor have 64 or 128 bytes");
   static_assert(positions <= all_positions && positions % Tile::patch_positions == 0, "a block has whole patches");
   static_assert(!Tile::runs || !Tile::inputs_last, "runs are of a channel");
+  static_assert(!prepared_inputs || (Tile::inputs_last && !Tile::channels_last && input_copy == 16),
+                "prepared inputs lie by position, in whole copies");
   static_assert(Tile::stages <= set_k_tiles && stages_ahead >= 1, "a stage holds a k-tile, and one alone all");
   static_assert(rows_of_positions || Tile::Warpgroups::wide == 1 || product_rows % 64 == 0,
                 "columns of the second factor lie in blocks of 64");

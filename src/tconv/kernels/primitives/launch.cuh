@@ -17,7 +17,7 @@ struct Launch {
   int threads, shared_bytes;
   bool wide_index;
   long long weight_blocks, weight_bytes;
-  int input_blocks, input_shared_bytes;
+  int input_blocks;
 };
 
 constexpr long long index_limit = 1ll << 31;

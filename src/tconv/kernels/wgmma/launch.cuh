@@ -1,7 +1,7 @@
 // wgmma: how a kernel is launched.
 #pragma once
 #include "primitives/block_tiles.cuh"
-#include "wgmma/channels_last.cuh"
+#include "primitives/channels_last.cuh"
 #include "wgmma/shape.cuh"
 
 namespace tconv {
@@ -15,10 +15,7 @@ TCONV_CONSTANT Launch wgmma_launch(const Sizes& sizes) {
   Launch launch =
       block_tiles_launch<Shape, Tile>(sizes, positions, true, sizes.multiprocessors,
                                       Tile::resident ? Shape::weight_sets : 1, Tile::BlockTile::images * channels, 1);
-  if (Tile::prepared_inputs) {
-    launch.input_blocks = 8 * sizes.multiprocessors;
-    launch.input_shared_bytes = WgmmaOrder<Layer>::shared_bytes;
-  }
+  if (Tile::prepared_inputs) launch.input_blocks = ChannelsLast<Layer>::blocks(sizes);
   return launch;
 }
 

@@ -49,7 +49,7 @@
 //
 // Sizes: the channels of a block tile's inputs must stay below 2^31 unless wide_index; the rest is 64-bit.
 #pragma once
-#include "wgmma/channels_last.cuh"
+#include "primitives/channels_last.cuh"
 #include "wgmma/inputs.cuh"
 #include "wgmma/launch.cuh"
 #include "wgmma/store.cuh"
@@ -391,6 +391,13 @@ TCONV_DEVICE void wgmma(const typename Layer::Element* x, const typename Layer::
                                       input_width);
     }
   }
+}
+
+// Prepares the inputs of `wgmma`. It rounds them again, which changes nothing.
+template <class Layer, class Tile>
+TCONV_DEVICE void wgmma_inputs(const typename Layer::Element* x, typename Layer::Element* prepared, int batch,
+                               int input_depth, int input_height, int input_width) {
+  order_inputs<Layer>(x, prepared, batch, input_depth, input_height, input_width);
 }
 
 }  // namespace tconv

@@ -36,14 +36,15 @@ class InputCopies:
 
 
 def copies_of(
-    problem: Problem, block_tile: BlockTile, aligned: bool, channels_last: bool, shortest: int = LEAST_COPY
+    problem: Problem, block_tile: BlockTile, aligned: bool, inputs_last: bool, shortest: int = LEAST_COPY
 ) -> InputCopies:
     """The largest copies that the sizes of `problem` allow.
 
     Args:
+        inputs_last: the channels of a position lie together.
         shortest: bytes of a copy below which runs are copied instead, where inputs lie in runs.
     """
-    if channels_last or math.prod(problem.input_size) == 1:
+    if inputs_last or math.prod(problem.input_size) == 1:
         return InputCopies(1, 0, 1)
     columns = _patch_positions(problem, block_tile, aligned)
     if columns * problem.layer.item_bytes < shortest and _lies_in_runs(problem, block_tile):
@@ -62,7 +63,7 @@ def copies_fit(problem: Problem, tile: Any, aligned: bool) -> bool:
     if not has_all or not has_few_outputs(problem, tile):
         return False
     if tile.inputs_last:
-        return bool(tile.channels_last) or math.prod(problem.input_size) == 1
+        return bool(tile.channels_last or tile.prepared_inputs) or math.prod(problem.input_size) == 1
     if tile.runs:
         return _lies_in_runs(problem, block_tile)
     return _patch_positions(problem, block_tile, aligned) % tile.patch_positions == 0

@@ -66,7 +66,7 @@ class _Col2imWgmma(Family[Col2imWgmmaTile]):
             f"a block has {own.width_phases} of {layer.stride[2]} phases along the width and {own.taps} taps of "
             f"{tile.channels} output channels: {own.block_rows} rows",
             f"a block tile of {block_tile.images} x {block_tile.depths} x {block_tile.rows} x {block_tile.columns} "
-            "inputs (images, slabs, rows, columns)",
+            f"inputs (images, slabs, rows, columns){', prepared by a kernel before' if tile.prepared_inputs else ''}",
             f"sets of warpgroups: {tile.warpgroups.splits} of {tile.warpgroups.high} x {tile.warpgroups.wide} (rows, "
             f"positions) share {own.k_tiles} k-tiles of {own.k_tile_channels} input channels",
         )

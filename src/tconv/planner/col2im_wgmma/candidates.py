@@ -20,6 +20,7 @@ from tconv.planner.col2im.tile import BlockTile
 from tconv.planner.col2im_wgmma.shape import Col2imWgmmaShape, of_phases, sums_by_position
 from tconv.planner.col2im_wgmma.tile import Col2imWgmmaTile, Warpgroups
 from tconv.planner.gpu import RESERVED_SHARED_BYTES, SHARED_BYTES, Gpu
+from tconv.planner.input_order import has_vectors
 from tconv.planner.numbers import Array, crossed, every, joined, least, length, most, taken
 from tconv.problem import Layer, Problem
 
@@ -57,12 +58,14 @@ def col2im_wgmma_tile(
     k_tile_steps: int,
     stages: int,
     channels_last: bool = False,
+    prepared_inputs: bool = False,
 ) -> Col2imWgmmaTile:
     """The tile with these numbers, and the largest copies that the sizes of `problem` allow."""
     own = own_problem(problem, phases)
     # With one tap inputs are most of what is copied: not four bytes at a time, if they lie in runs.
     shortest = LEAST_COPY + (math.prod(own.layer.kernel) == 1)
-    copies = copies_of(own, block_tile, _aligned(own.layer, channels_last), channels_last, shortest)
+    inputs_last = channels_last or prepared_inputs
+    copies = copies_of(own, block_tile, _aligned(own.layer, channels_last), inputs_last, shortest)
     tile = Col2imWgmmaTile(
         warpgroups=warpgroups,
         block_tile=block_tile,
@@ -73,6 +76,7 @@ def col2im_wgmma_tile(
         **vars(copies),
         channels_last=int(channels_last),
         blocks=1,
+        prepared_inputs=int(prepared_inputs),
     )
     return replace(tile, blocks=Col2imWgmmaShape(problem.layer, tile).blocks_that_fit)
 
@@ -100,7 +104,9 @@ def _candidates(problem: Problem, gpu: Gpu, channels_last: bool, phases: int) ->
             k_tile_steps=_K_TILE_STEPS[0],
             stages=1,
             channels_last=channels_last,
+            prepared_inputs=prepared,
         )
+        for prepared in ((False, True) if may_prepare(problem) and not channels_last else (False,))
         for each in tried
     ]
     channels = _channels(own.layer)
@@ -157,6 +163,11 @@ def divides_phases(layer: Layer) -> bool:
     """Whether a block may have some phases along the width: all have as many taps, whose weights are neighbours."""
     width = layer.axes[2]
     return width.stride > 1 and width.dilation == 1 and width.kernel % width.stride == 0 and not layer.weights_last
+
+
+def may_prepare(problem: Problem) -> bool:
+    """Whether a kernel may bring the inputs into channels_last order, in which they are not yet."""
+    return has_vectors(problem) and math.prod(problem.input_size) > 1
 
 
 def own_problem(problem: Problem, phases: int) -> Problem:

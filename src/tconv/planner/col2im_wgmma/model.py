@@ -34,7 +34,8 @@ class Constants:
         product, positions: of a block, for a warpgroup's instruction, and for each 8 positions of it.
         weight: of a block, for 32 weights of 32 bits that are loaded from a stage.
         move, item: of a block, for 32 inputs of 32 bits that are moved, and for 32 items of 16 bits that are, of runs.
-        k_tile, moved: of a set of warpgroups, for a k-tile; and more for one whose inputs are moved and rounded.
+        k_tile, moved, shifted: of a set of warpgroups, for a k-tile; more for one whose inputs are moved and rounded;
+            and for one of runs of 16 bits, which are moved.
         latency: the same, for one whose copies are waited for, shared by those on their way.
         result, output: of a block, for 32 results that are summed, and for 32 outputs, or vectors of them.
         stored: more for these, for each sector that they touch.
@@ -46,6 +47,8 @@ class Constants:
             share its rate.
         memory: how often a byte of memory counts.
         partial: how often a byte of a sector counts of which a store in channels_last writes a part.
+        ordering: seconds of the kernel that prepares inputs, beside its bytes.
+        ordered: how often a byte of them counts.
     """
 
     copy: float = 5.27
@@ -53,9 +56,10 @@ class Constants:
     positions: float = 1.2
     weight: float = 1.39
     move: float = 2.0
-    item: float = 4.81
+    item: float = 4.3
     k_tile: float = 80.0
     moved: float = 310.0
+    shifted: float = 300.0
     latency: float = 216.0
     result: float = 4.37
     output: float = 1.82
@@ -67,6 +71,8 @@ class Constants:
     sectors: float = 0.152
     memory: float = 0.904
     partial: float = 1.2
+    ordering: float = 2.15e-6
+    ordered: float = 2.3
 
 
 FITTED = Constants()
@@ -86,6 +92,7 @@ class Col2imWgmmaCost(Cost):
     sums: float
     sectors: float
     memory: float
+    preparation: float
     seconds: float
 
 
@@ -102,8 +109,10 @@ def predict(
     copies = channels * layer.item_bytes * shape.positions / shape.input_copy / 32
     instructions = k_tiles * tile.k_tile_steps * (shape.rows / 64) * warpgroups.wide
     weights = 0.0 if shape.factors_in_stages else channels * shape.rows * warpgroups.wide / 32
-    items = where((tile.runs > 0) & shape.factors_in_stages, channels * shape.positions / 32, 0.0)
-    moves = 0.0 if shape.factors_in_stages else channels * shape.positions / 32
+    shifted = where((tile.runs > 0) & shape.factors_in_stages, 1.0, 0.0)
+    items = shifted * channels * shape.positions / 32
+    moved = (not shape.factors_in_stages) * where(tile.prepared_inputs > 0, 0.0, 1.0)
+    moves = moved * channels * shape.positions / 32
     outputs = problem.batch * layer.out_channels * math.prod(problem.output_size) / blocks / 32
     # Neighbouring threads store neighbouring positions: a sector for each, or several share one.
     touched = least(32, layer.stride[2] * layer.item_bytes)
@@ -114,7 +123,7 @@ def predict(
     vectors = where(in_vectors, 32 * blocks * outputs / shape.channels_stored, 0.0)
     of_vectors = fitted.partial * vectors * _SECTOR_BYTES / gpu.copy_bandwidth
     results = 1.0 * warpgroups.splits * shape.rows * shape.all_positions / 32
-    k_tile = fitted.k_tile + fitted.moved * (not shape.factors_in_stages) + fitted.latency / shape.stages_ahead
+    k_tile = fitted.k_tile + fitted.moved * moved + fitted.shifted * shifted + fitted.latency / shape.stages_ahead
     together = least(tile.blocks, of_multiprocessor)
     times = of_multiprocessor * together ** (fitted.together - 1) / _CLOCK
     parts = (
@@ -129,7 +138,9 @@ def predict(
     begun = (1 + fitted.again * (waves - 1)) * fitted.block / _CLOCK
     of_blocks = begun + parts[0] + parts[1] + parts[2] + parts[3] + parts[4] + parts[5]
     seconds = (of_blocks**2 + parts[6] ** 2) ** 0.5
-    return Col2imWgmmaCost(*parts, SHORTEST_SECONDS + seconds + fused_seconds(problem, gpu))
+    inputs = 1.0 * problem.batch * math.prod(problem.input_size) * layer.in_channels * layer.item_bytes
+    ordering = where(tile.prepared_inputs > 0, fitted.ordering + fitted.ordered * inputs / gpu.copy_bandwidth, 0.0)
+    return Col2imWgmmaCost(*parts, ordering, SHORTEST_SECONDS + ordering + seconds + fused_seconds(problem, gpu))
 
 
 def _sector_bytes(problem: Problem, shape: Col2imWgmmaShape, channels: Any) -> Any:

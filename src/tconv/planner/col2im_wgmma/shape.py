@@ -91,17 +91,18 @@ class Col2imWgmmaShape(Col2imBlock):
 
     @cached_property
     def factors_in_stages(self) -> bool:
-        """Whether products read items where copies put them; else weights go to registers, and inputs are moved."""
+        """Whether products read weights where copies put them; else these go to registers."""
         return self.item_bytes == 2
 
     @cached_property
-    def moves_inputs(self) -> bool:
-        return (self.tile.runs > 0) | (not self.factors_in_stages)
+    def inputs_in_stages(self) -> bool:
+        """Whether products read inputs where copies put them; else these are moved."""
+        return (self.tile.prepared_inputs > 0) | ((self.tile.runs == 0) & self.factors_in_stages)
 
     @cached_property
     def rows_of_positions(self) -> bool:
         """Whether the second factor has a row for each position; else it has blocks of 64 columns."""
-        return (self.tile.inputs_last > 0) | self.moves_inputs
+        return (self.tile.inputs_last > 0) | (self.inputs_in_stages == 0)
 
     @cached_property
     def lane_rows(self) -> int:
@@ -134,8 +135,8 @@ class Col2imWgmmaShape(Col2imBlock):
 
     @cached_property
     def stages_read(self) -> int:
-        """Stages that are read while copies are on their way to the others."""
-        return 2 if self.factors_in_stages else 1
+        """Stages that are read while copies are on their way to the others: two where products read them."""
+        return where(self.inputs_in_stages | self.factors_in_stages, 2, 1)
 
     @cached_property
     def stages_ahead(self) -> int:
@@ -171,14 +172,16 @@ class Col2imWgmmaShape(Col2imBlock):
     def stage_bytes(self) -> int:
         """Of a stage of a set: of a k-tile's weights and inputs."""
         columns = self.rows // 64 * self.k_tile_channels * 128
-        weights = columns if self.factors_in_stages else self.k_tile_channels * self.weight_pitch
+        pitched = self.k_tile_channels * self.weight_pitch
+        of_registers = where(self.inputs_in_stages, ceil_div(pitched, 1024) * 1024, pitched)
+        weights = columns if self.factors_in_stages else of_registers
         rows = where(self.tile.inputs_last > 0, self.positions, self.k_tile_channels)
-        return ceil_div(weights + where(self.moves_inputs, rows * self.input_pitch, self.factor_bytes), 1024) * 1024
+        return ceil_div(weights + where(self.inputs_in_stages, self.factor_bytes, rows * self.input_pitch), 1024) * 1024
 
     @cached_property
     def moved_bytes(self) -> int:
         """Of two k-tiles of moved inputs."""
-        return where(self.moves_inputs, 2 * self.factor_bytes, 0)
+        return where(self.inputs_in_stages, 0, 2 * self.factor_bytes)
 
     @cached_property
     def set_bytes(self) -> int:

@@ -24,7 +24,8 @@ class Col2imWgmmaTile:
     so many neighbouring ``phases`` along the width where these are not 0. A set of warpgroups has
     ``stages`` stages of ``k_tile_steps`` times 32 bytes of input channels. ``patch_positions``, ``runs`` and
     ``inputs_last`` say how inputs are copied, as in `Col2imTile`. Outputs are contiguous, or ``channels_last``. The
-    compiler limits registers so that ``blocks`` blocks fit on a multiprocessor.
+    compiler limits registers so that ``blocks`` blocks fit on a multiprocessor. If ``prepared_inputs``, a kernel before
+    brings contiguous inputs into the order of ``inputs_last``.
     """
 
     warpgroups: Warpgroups
@@ -38,6 +39,7 @@ class Col2imWgmmaTile:
     inputs_last: int
     channels_last: int
     blocks: int
+    prepared_inputs: int = 0
 
     @property
     def threads(self) -> int:

@@ -6,11 +6,10 @@ import math
 from functools import lru_cache
 
 from tconv.planner import block_tiles
-from tconv.planner.block_tiles import LaunchTraits
 from tconv.planner.family import Candidates, Family, Ranked
 from tconv.planner.gpu import Gpu
 from tconv.planner.numbers import length
-from tconv.planner.plan import InputPreparation, Kernel
+from tconv.planner.plan import Kernel
 from tconv.planner.shifts import together
 from tconv.planner.sizes import representative
 from tconv.planner.wgmma.candidates import candidates
@@ -59,11 +58,6 @@ class _Wgmma(Family[WgmmaTile]):
 
     def reads_channels_last(self, kernel: Kernel[WgmmaTile]) -> bool:
         return bool(kernel.tile.channels_last)
-
-    def input_preparation(self, traits: LaunchTraits) -> InputPreparation | None:
-        if not traits.input_blocks:
-            return None
-        return InputPreparation(traits.input_blocks, self.preparing_threads, traits.input_shared_bytes)
 
     def reasons(self, problem: Problem, kernel: Kernel[WgmmaTile]) -> tuple[str, ...]:
         layer, tile = kernel.layer, kernel.tile

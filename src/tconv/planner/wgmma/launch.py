@@ -8,9 +8,6 @@ from tconv.planner.wgmma.shape import WgmmaShape
 from tconv.planner.wgmma.tile import WgmmaTile
 from tconv.problem import Layer
 
-#: Blocks for each multiprocessor that prepare inputs, and bytes of channels that they transpose at once.
-_INPUT_BLOCKS, _INPUT_ROWS = 8, 128
-
 
 def launch_traits(layer: Layer, tile: WgmmaTile, multiprocessors: int) -> LaunchTraits:
     """Of a kernel that was compiled with `tile`, or with many, on a GPU of so many multiprocessors."""
@@ -28,6 +25,4 @@ def launch_traits(layer: Layer, tile: WgmmaTile, multiprocessors: int) -> Launch
         columns_together=tile.patch_columns,
         weight_bytes=shape.weight_bytes,
         preparing_blocks=ceil_div(shape.preparing_items, PREPARING_THREADS),
-        input_blocks=where(tile.prepared_inputs > 0, _INPUT_BLOCKS * multiprocessors, 0),
-        input_shared_bytes=_INPUT_ROWS * (64 * layer.item_bytes + 4) // layer.item_bytes,
     )

@@ -1,0 +1,30 @@
+"""The kernel that brings contiguous inputs into channels_last order: `ChannelsLast` of `kernels/primitives`."""
+
+from __future__ import annotations
+
+import math
+
+from tconv.planner.block_tiles import PREPARING_THREADS
+from tconv.planner.numbers import ceil_div
+from tconv.planner.plan import InputPreparation
+from tconv.problem import Problem
+
+#: What a block transposes at once: positions of an image, and bytes of channels.
+_TILE_POSITIONS, _TILE_BYTES = 64, 64
+#: Blocks for each multiprocessor at most.
+_BLOCKS = 8
+_VECTOR_BYTES = 16
+
+
+def input_preparation(problem: Problem, multiprocessors: int) -> InputPreparation:
+    """How it is launched for the inputs of `problem`."""
+    layer = problem.layer
+    channels = _TILE_BYTES // layer.item_bytes
+    position_tiles = ceil_div(math.prod(problem.input_size), _TILE_POSITIONS)
+    tiles = position_tiles * ceil_div(layer.in_channels, channels) * problem.batch
+    return InputPreparation(min(tiles, _BLOCKS * multiprocessors), PREPARING_THREADS)
+
+
+def has_vectors(problem: Problem) -> bool:
+    """Whether a group's channels of a position are whole vectors, which it writes."""
+    return problem.layer.in_channels_per_group * problem.layer.item_bytes % _VECTOR_BYTES == 0
