@@ -34,7 +34,7 @@ H200 = Gpu.h200()
 #: A GPU that nobody measured.
 OTHER = Gpu("NVIDIA A100", "sm_80", 108, 163 * 1024)
 #: Thousands of channels in small maps: PyTorch is predicted to be faster on these tensors, or on channels_last ones.
-WIDE = strided(3, 256, (4096, 1024), 7, padding=1) | {"dtype": "float16"}
+WIDE = strided(3, 1024, (4096, 2048), 7, padding=1) | {"dtype": "float16"}
 WIDE_IN_CHANNELS_LAST = strided(4, 16, (2048, 2048), 7, padding=1)
 STRIDED = cases()["kernelbench-L1-75"]
 

@@ -52,8 +52,12 @@ def copies_of(
     return InputCopies(columns, 0, 0)
 
 
-def copies_fit(problem: Problem, tile: Any, aligned: bool) -> bool:
-    """Whether the copies of `tile` suit the sizes of `problem`, and a block has all inputs of its outputs, and few."""
+def copies_fit(problem: Problem, tile: Any, aligned: bool, prepared: bool = False) -> bool:
+    """Whether the copies of `tile` suit the sizes of `problem`, and a block has all inputs of its outputs, and few.
+
+    Args:
+        prepared: a kernel before brings the inputs into the order of ``inputs_last``.
+    """
     block_tile = tile.block_tile
     sizes = (block_tile.depths, block_tile.rows, block_tile.columns)
     has_all = all(
@@ -63,7 +67,7 @@ def copies_fit(problem: Problem, tile: Any, aligned: bool) -> bool:
     if not has_all or not has_few_outputs(problem, tile):
         return False
     if tile.inputs_last:
-        return bool(tile.channels_last or tile.prepared_inputs) or math.prod(problem.input_size) == 1
+        return bool(tile.channels_last) or prepared or math.prod(problem.input_size) == 1
     if tile.runs:
         return _lies_in_runs(problem, block_tile)
     return _patch_positions(problem, block_tile, aligned) % tile.patch_positions == 0

@@ -154,9 +154,11 @@ def why_none(problem: Problem) -> str | None:
 
 
 def _channels(layer: Layer) -> list[int]:
-    """Output channels of a block: so many that rows fill tiles."""
+    """Output channels of a block: some numbers, and those whose taps fill tiles of 64 rows; even ones copy more."""
     taps, all_channels = math.prod(layer.kernel), layer.out_channels_per_group
-    return [c for c in _CHANNELS if c < 2 * all_channels and _LEAST_ROWS <= c * taps <= _MOST_ROWS]
+    full = [rows // taps for rows in range(64, _MOST_ROWS + 1, 64)]
+    tried = sorted({*_CHANNELS, *full, *(channels // 2 * 2 for channels in full)})
+    return [c for c in tried if 0 < c < 2 * all_channels and _LEAST_ROWS <= c * taps <= _MOST_ROWS]
 
 
 def divides_phases(layer: Layer) -> bool:
@@ -190,7 +192,8 @@ def _phases(problem: Problem) -> list[int]:
 def fits(problem: Problem, tile: Col2imWgmmaTile) -> bool:
     """Whether a kernel with `tile` runs `problem`."""
     own = own_problem(problem, tile.phases)
-    return copies_fit(own, tile, _aligned(own.layer, bool(tile.channels_last))) and not why_none(problem)
+    aligned = _aligned(own.layer, bool(tile.channels_last))
+    return copies_fit(own, tile, aligned, bool(tile.prepared_inputs)) and not why_none(problem)
 
 
 def _aligned(layer: Layer, channels_last: bool) -> bool:

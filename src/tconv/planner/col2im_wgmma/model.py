@@ -34,6 +34,8 @@ class Constants:
         product, positions: of a block, for a warpgroup's instruction, and for each 8 positions of it.
         weight: of a block, for 32 weights of 32 bits that are loaded from a stage.
         move, item: of a block, for 32 inputs of 32 bits that are moved, and for 32 items of 16 bits that are, of runs.
+        loaded: of a set of warpgroups, for a step of a tile of rows whose weights go to registers between products,
+            where no inputs are moved meanwhile.
         k_tile, moved, shifted: of a set of warpgroups, for a k-tile; more for one whose inputs are moved and rounded;
             and for one of runs of 16 bits, which are moved.
         latency: the same, for one whose copies are waited for, shared by those on their way.
@@ -60,6 +62,7 @@ class Constants:
     k_tile: float = 80.0
     moved: float = 310.0
     shifted: float = 300.0
+    loaded: float = 6.0
     latency: float = 216.0
     result: float = 4.37
     output: float = 1.82
@@ -71,8 +74,8 @@ class Constants:
     sectors: float = 0.152
     memory: float = 0.904
     partial: float = 1.2
-    ordering: float = 2.15e-6
-    ordered: float = 2.3
+    ordering: float = 2.2e-6
+    ordered: float = 2.5
 
 
 FITTED = Constants()
@@ -124,6 +127,8 @@ def predict(
     of_vectors = fitted.partial * vectors * _SECTOR_BYTES / gpu.copy_bandwidth
     results = 1.0 * warpgroups.splits * shape.rows * shape.all_positions / 32
     k_tile = fitted.k_tile + fitted.moved * moved + fitted.shifted * shifted + fitted.latency / shape.stages_ahead
+    if not shape.factors_in_stages:
+        k_tile = k_tile + fitted.loaded * (1 - moved) * shape.row_tiles * tile.k_tile_steps
     together = least(tile.blocks, of_multiprocessor)
     times = of_multiprocessor * together ** (fitted.together - 1) / _CLOCK
     parts = (

@@ -85,7 +85,7 @@ class Constants:
     norm: float = 2.146
     preparing: float = 2.829e-06
     prepared: float = 2.078
-    ordering: float = 3.685e-06
+    ordering: float = 2.2e-06
     ordered: float = 2.933
 
 
