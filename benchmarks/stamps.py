@@ -67,7 +67,7 @@ STAMPED: dict[str, tuple[str, str, tuple[Stamp, ...]]] = {
         "col2im/col2im.cuh",
         (
             ("first instruction", "  TCONV_SHARED(shared);\n", True, ""),
-            ("weights asked for", "  copies.begin_first_weights(resident, Shape::stage_weight_bytes);\n", True, ""),
+            ("weights asked for", "  copies.begin_resident(resident);\n", True, ""),
             (
                 "inputs asked for",
                 "    col2im_clear<Layer, Tile>(accumulators);\n#pragma unroll 1\n    for (int k_tile",

@@ -299,7 +299,7 @@ def _define(space):
     return defined
 
 # torch.compile and dispatch modes see a call as this one operator. Its namespace has the digest of this file.
-_OPERATOR = _define("tconv_78efd109492752c7")
+_OPERATOR = _define("tconv_7d107cf993db9e2d")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # modules keep their options like this
@@ -561,8 +561,9 @@ namespace tconv {
 //
 // Prepared inputs. If Tile::prepared_inputs, `col2im_wgmma_inputs` brings the inputs into channels_last order before,
 // and rounds them. Products then read them where copies put them, whatever a map's size. The kernel may begin while
-// they are prepared: it asks for the first stages' weights, waits, and asks for inputs. Nobody writes weights
-// meanwhile, for the kernel that prepares inputs does not begin before what stands in front of it has ended.
+// they are prepared: it asks for the first k-tile's weights, and waits. (To ask for more would delay the loads that it
+// waits for.) Nobody writes weights meanwhile, for the kernel that prepares inputs does not begin before what stands in
+// front of it has ended.
 //
 // The phases. Where a kernel is a multiple of its stride, a block may have some phases along the width alone: all taps
 // of one channel of a kernel of 1024 would be 1024 rows. A picture stands with the spans of block tiles.
@@ -1147,7 +1148,7 @@ template <class Kernel> struct Col2imCopies {
 
   static constexpr long long channels = static_cast<long long>(1) * Kernel::group_in_channels;
 
-  static constexpr int k_tile_copies = weight_copies + input_copies, group_copies = k_tile_copies;
+  static constexpr int group_copies = weight_copies + input_copies;
 
   ThreadCopies<16, group_copies, Kernel::stages_ahead> waiting;
   const float* weight;  // the thread's first of the next k-tile
@@ -1208,15 +1209,15 @@ template <class Kernel> struct Col2imCopies {
     }
   }
 
-  // Begins the copies of the next k-tile to a stage, as one group; of its inputs alone where the weights are on their
-  // way. Channels that do not exist are zeros.
+  // Begins the copies of the next k-tile to a stage, as one group. Channels that do not exist are zeros. Without
+  // `with_weights`, those are on their way since `begin_first_weights`.
   TCONV_DEVICE void begin(bool wanted, unsigned char* stage, bool with_weights = true) {
     if (wanted) {
       if (with_weights) begin_weights(stage);
       begin_inputs(stage + Kernel::stage_weight_bytes);
     }
     waiting.end_group();
-    if (with_weights) next_weights();
+    next_weights();
     next_inputs();
   }
 
@@ -1432,9 +1433,9 @@ struct conv_ups_0_layer {
       221184, size = 96, step = 92, stride = 8, sum_channels = 1, channels = 4, group_out_channels = 128, phases = 8,
       kernel = 16, moved = 4, tap_period = 8, sums = 6400, of_channel = 16, sums_pitch = 100, splits = 2, vector = 4,
       run_positions = 96, padding = 4, input_pitch = 384, run_copies = 25, channel_copies = 16, set_threads = 128,
-      row_copies = 24, stages_ahead = 4, stage_weight_bytes = 9216, weight_pitch = 288, warpgroups_high = 1, stages =
-      4, eights = 16, positions = 96, position_turns = 1, product_rows = 96, row_blocks = 32, set_bytes = 110592,
-      moved_bytes = 24576, set_k_tiles = 4, stage_bytes = 21504, factor_bytes = 12288;
+      row_copies = 24, stages_ahead = 4, stage_weight_bytes = 9216, set_k_tiles = 4, weight_pitch = 288,
+      warpgroups_high = 1, stages = 4, eights = 16, positions = 96, position_turns = 1, product_rows = 96, row_blocks
+      = 32, set_bytes = 110592, moved_bytes = 24576, stage_bytes = 21504, factor_bytes = 12288;
 };
 
 // 1-D 128->64 k16 s8 p4 bias tf32
@@ -1444,9 +1445,9 @@ struct conv_ups_1_layer {
       = 217088, size = 192, step = 188, stride = 8, sum_channels = 2, channels = 6, group_out_channels = 64, phases =
       8, kernel = 16, moved = 4, tap_period = 8, sums = 25088, of_channel = 16, sums_pitch = 196, splits = 1, vector =
       4, run_positions = 192, padding = 4, input_pitch = 768, run_copies = 49, channel_copies = 24, set_threads = 256,
-      row_copies = 48, stages_ahead = 4, stage_weight_bytes = 17408, weight_pitch = 544, warpgroups_high = 2, stages =
-      4, eights = 32, positions = 192, position_turns = 1, product_rows = 192, row_blocks = 11, set_bytes = 217088,
-      moved_bytes = 49152, set_k_tiles = 4, stage_bytes = 41984, factor_bytes = 24576;
+      row_copies = 48, stages_ahead = 4, stage_weight_bytes = 17408, set_k_tiles = 4, weight_pitch = 544,
+      warpgroups_high = 2, stages = 4, eights = 32, positions = 192, position_turns = 1, product_rows = 192,
+      row_blocks = 11, set_bytes = 217088, moved_bytes = 49152, stage_bytes = 41984, factor_bytes = 24576;
 };
 
 // 1-D 64->32 k4 s2 p1 bias tf32
@@ -1456,9 +1457,9 @@ struct conv_ups_2_layer {
       149504, size = 256, step = 252, stride = 2, sum_channels = 16, channels = 16, group_out_channels = 32, phases =
       2, kernel = 4, moved = 1, tap_period = 2, sums = 16640, of_channel = 4, sums_pitch = 260, splits = 1, vector =
       2, run_positions = 256, padding = 1, input_pitch = 1024, run_copies = 65, channel_copies = 16, set_threads =
-      128, row_copies = 64, stages_ahead = 2, stage_weight_bytes = 9216, weight_pitch = 288, warpgroups_high = 1,
-      stages = 2, eights = 16, positions = 256, position_turns = 2, product_rows = 256, row_blocks = 2, set_bytes =
-      149504, moved_bytes = 65536, set_k_tiles = 2, stage_bytes = 41984, factor_bytes = 32768;
+      128, row_copies = 64, stages_ahead = 2, stage_weight_bytes = 9216, set_k_tiles = 2, weight_pitch = 288,
+      warpgroups_high = 1, stages = 2, eights = 16, positions = 256, position_turns = 2, product_rows = 256,
+      row_blocks = 2, set_bytes = 149504, moved_bytes = 65536, stage_bytes = 41984, factor_bytes = 32768;
 };
 
 // 1-D 32->16 k4 s2 p1 bias tf32
@@ -1468,9 +1469,9 @@ struct conv_ups_3_layer {
       46080, size = 96, step = 92, stride = 2, sum_channels = 8, channels = 16, group_out_channels = 16, phases = 2,
       kernel = 4, moved = 1, tap_period = 2, sums = 6400, of_channel = 4, sums_pitch = 100, splits = 1, vector = 2,
       run_positions = 96, padding = 1, input_pitch = 384, run_copies = 25, channel_copies = 16, set_threads = 128,
-      row_copies = 24, stages_ahead = 1, stage_weight_bytes = 9216, weight_pitch = 288, warpgroups_high = 1, stages =
-      1, eights = 16, positions = 96, position_turns = 1, product_rows = 96, row_blocks = 1, set_bytes = 46080,
-      moved_bytes = 24576, set_k_tiles = 1, stage_bytes = 21504, factor_bytes = 12288;
+      row_copies = 24, stages_ahead = 1, stage_weight_bytes = 9216, set_k_tiles = 1, weight_pitch = 288,
+      warpgroups_high = 1, stages = 1, eights = 16, positions = 96, position_turns = 1, product_rows = 96, row_blocks
+      = 1, set_bytes = 46080, moved_bytes = 24576, stage_bytes = 21504, factor_bytes = 12288;
 };
 
 TCONV_CONSTANT Launch conv_ups_0_launch(const Sizes& sizes) { return col2im_wgmma_launch<conv_ups_0_layer>(sizes); }

@@ -854,22 +854,10 @@ MUTATIONS_OF_COL2IM_WGMMA = {
         "col2im_wgmma-2d-k3-s2-deep-tf32-prepared",
         "plain",
     ),
-    "weights asked for ahead that are asked for again": (
-        "!Tile::prepared_inputs || k_tile >= 0",
-        "true",
+    "the first weights alone": (
+        "!Tile::prepared_inputs || ahead > 0",
+        "!Tile::prepared_inputs",
         "col2im_wgmma-2d-k3-s2-deep-tf32-prepared",
-        "plain",
-    ),
-    "inputs behind weights that were asked for ahead": (
-        "    first -= first_k_tiles * Shape::splits * Shape::k_tile_channels;\n",
-        "",
-        "col2im_wgmma-1d-k5-s3-vectors-tf32-prepared",
-        "plain",
-    ),
-    "weights asked for ahead, all in one stage": (
-        "copies.begin_first_weights(stages, Shape::stage_bytes);",
-        "copies.begin_first_weights(stages, 0);",
-        "col2im_wgmma-1d-k5-s3-vectors-tf32-prepared_wide",
         "plain",
     ),
     "fragments loaded while products read them": (

@@ -284,7 +284,7 @@ TCONV_DEVICE void col2im(const typename Layer::Element* x, const typename Layer:
     if (++k_tile_ahead < Shape::set_k_tiles) return;
     k_tile_ahead = 0, number_ahead += together, numbers_ahead = block_tiles.sum(numbers_ahead, step);
   };
-  copies.begin_first_weights(resident, Shape::stage_weight_bytes);
+  copies.begin_resident(resident);
 #pragma unroll 1
   for (int ahead = 0; ahead < Shape::stages_ahead; ++ahead) ask();
   if (Shape::item_bytes == 4) {

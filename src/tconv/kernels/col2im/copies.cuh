@@ -49,16 +49,13 @@ struct Col2imCopies {
   static_assert(Shape::all_phases || weight_turns == 1, "a thread looks one place of its rows up");
   static constexpr long long channels = static_cast<long long>(Layer::groups) * Layer::group_in_channels;
 
-  // A group of copies is a k-tile. A group of their own, the first, are weights that are resident, and those of the
-  // first stages where inputs are prepared meanwhile.
-  static constexpr int first_k_tiles = Shape::resident          ? Shape::set_k_tiles
-                                       : Shape::prepared_inputs ? Shape::stages_ahead
-                                                                : 0;
-  static constexpr int first_copies = first_k_tiles * weight_copies,
-                       k_tile_copies = (Shape::resident ? 0 : weight_copies) + input_copies;
-  static constexpr int group_copies = first_copies < k_tile_copies ? k_tile_copies : first_copies;
+  // A group of copies is a k-tile; resident weights are a group of their own, the first.
+  static constexpr int all_weight_copies = Shape::resident ? Shape::set_k_tiles * weight_copies : weight_copies;
+  static constexpr int group_copies = !Shape::resident                   ? weight_copies + input_copies
+                                      : all_weight_copies < input_copies ? input_copies
+                                                                         : all_weight_copies;
 
-  ThreadCopies<16, group_copies, Shape::stages_ahead + (first_k_tiles > 0 ? 1 : 0)> waiting;
+  ThreadCopies<16, group_copies, Shape::stages_ahead + (Shape::resident ? 1 : 0)> waiting;
   const Element* weight;  // the thread's first of the next k-tile
   const Element* x;
   long long at[places];      // the thread's inputs in x, in channel 0 of the group; below 0 for what does not exist
@@ -129,28 +126,29 @@ struct Col2imCopies {
     }
   }
 
-  // Begins the copies of the next k-tile to a stage, as one group; of its inputs alone where the weights are on their
-  // way. Channels that do not exist are zeros.
+  // Begins the copies of the next k-tile to a stage, as one group. Channels that do not exist are zeros. Without
+  // `with_weights`, those are on their way since `begin_first_weights`.
   TCONV_DEVICE void begin(bool wanted, unsigned char* stage, bool with_weights = true) {
     if (wanted) {
       if (with_weights) begin_weights(stage);
       begin_inputs(stage + Shape::stage_weight_bytes);
     }
     waiting.end_group();
-    if (with_weights) next_weights();
+    next_weights();
     next_inputs();
   }
 
-  // Begins the copies of the weights of the first k-tiles, as one group: of all, to where they stay, or of the first
-  // stages, `pitch` bytes apart. Inputs are of the first k-tile still.
-  TCONV_DEVICE void begin_first_weights(unsigned char* to, int pitch) {
+  // Begins the copies of the first k-tile's weights, of the group that the next `begin` ends.
+  TCONV_DEVICE void begin_first_weights(unsigned char* stage) { begin_weights(stage); }
+
+  // Begins the copies of all the set's weights, k-tile after k-tile, as one group.
+  TCONV_DEVICE void begin_resident(unsigned char* weights) {
 #pragma unroll 1
-    for (int k_tile = 0; k_tile < first_k_tiles; ++k_tile) {
-      begin_weights(to + k_tile * pitch);
+    for (int k_tile = 0; k_tile < Shape::set_k_tiles; ++k_tile) {
+      begin_weights(weights + k_tile * Shape::stage_weight_bytes);
       next_weights();
       first += Shape::splits * Shape::k_tile_channels;
     }
-    first -= first_k_tiles * Shape::splits * Shape::k_tile_channels;
     waiting.end_group();
   }
 

@@ -10,7 +10,7 @@ struct Col2imShape {
   using Element = typename Layer::Element;
   static constexpr bool resident = Tile::resident;
   // Fragments are loaded from stages.
-  static constexpr bool factors_in_stages = false, inputs_in_stages = false, prepared_inputs = false;
+  static constexpr bool factors_in_stages = false, inputs_in_stages = false;
   static TCONV_CONSTANT int factor_place(int, int) { return 0; }
   static TCONV_CONSTANT int input_place(int, int) { return 0; }
   using Depth = Col2imSpan<typename Layer::Depth, Tile::BlockTile::depths, 1, false>;

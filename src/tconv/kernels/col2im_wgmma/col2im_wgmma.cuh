@@ -14,8 +14,9 @@
 //
 // Prepared inputs. If Tile::prepared_inputs, `col2im_wgmma_inputs` brings the inputs into channels_last order before,
 // and rounds them. Products then read them where copies put them, whatever a map's size. The kernel may begin while
-// they are prepared: it asks for the first stages' weights, waits, and asks for inputs. Nobody writes weights
-// meanwhile, for the kernel that prepares inputs does not begin before what stands in front of it has ended.
+// they are prepared: it asks for the first k-tile's weights, and waits. (To ask for more would delay the loads that it
+// waits for.) Nobody writes weights meanwhile, for the kernel that prepares inputs does not begin before what stands in
+// front of it has ended.
 //
 // The phases. Where a kernel is a multiple of its stride, a block may have some phases along the width alone: all taps
 // of one channel of a kernel of 1024 would be 1024 rows. A picture stands with the spans of block tiles.
@@ -74,7 +75,7 @@ TCONV_DEVICE void col2im_wgmma(const typename Layer::Element* x, const typename 
   int stage = 0, stage_ahead = 0;
   accumulators.clear();
   if (Tile::prepared_inputs) {
-    copies.begin_first_weights(stages, Shape::stage_bytes);
+    copies.begin_first_weights(stages);
     wait_for_kernel_before();
   }
   // The first turns only ask.
@@ -88,7 +89,7 @@ TCONV_DEVICE void col2im_wgmma(const typename Layer::Element* x, const typename 
       meet<Shape::set_threads>(1 + set);
     }
     copies.begin(ahead < Shape::set_k_tiles, stages + stage_ahead * Shape::stage_bytes,
-                 !Tile::prepared_inputs || k_tile >= 0);
+                 !Tile::prepared_inputs || ahead > 0);
     stage_ahead = stage_ahead + 1 == Tile::stages ? 0 : stage_ahead + 1;
     if (k_tile < 0) continue;
     const unsigned char* const weights = stages + stage * Shape::stage_bytes;

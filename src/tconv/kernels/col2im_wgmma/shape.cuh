@@ -20,9 +20,8 @@ struct Col2imWgmmaShape {
   static constexpr bool resident = false;
   // Products read 16-bit items where copies put them. 32-bit ones must lie otherwise: weights go to registers, and
   // inputs are moved, but for those that were prepared. So are runs of inputs, which begin anywhere.
-  static constexpr bool prepared_inputs = Tile::prepared_inputs;
   static constexpr bool factors_in_stages = sizeof(Element) == 2,
-                        inputs_in_stages = prepared_inputs || (factors_in_stages && !Tile::runs);
+                        inputs_in_stages = Tile::prepared_inputs || (factors_in_stages && !Tile::runs);
   static constexpr bool products_read_stages = factors_in_stages || inputs_in_stages;
   static constexpr int item_bytes = sizeof(Element);
   // The block's own taps and phases.
@@ -153,7 +152,7 @@ struct Col2imWgmmaShape {
   static_assert(k_tile_bytes == 64 || k_tile_bytes == 128, "rows of the second factor have 64 or 128 bytes");
   static_assert(positions <= all_positions && positions % Tile::patch_positions == 0, "a block has whole patches");
   static_assert(!Tile::runs || !Tile::inputs_last, "runs are of a channel");
-  static_assert(!prepared_inputs || (Tile::inputs_last && !Tile::channels_last && input_copy == 16),
+  static_assert(!Tile::prepared_inputs || (Tile::inputs_last && !Tile::channels_last && input_copy == 16),
                 "prepared inputs lie by position, in whole copies");
   static_assert(Tile::stages <= set_k_tiles && stages_ahead >= 1, "a stage holds a k-tile, and one alone all");
   static_assert(rows_of_positions || Tile::Warpgroups::wide == 1 || product_rows % 64 == 0,

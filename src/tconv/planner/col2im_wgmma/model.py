@@ -74,7 +74,7 @@ class Constants:
     sectors: float = 0.152
     memory: float = 0.904
     partial: float = 1.2
-    ordering: float = 2.2e-6
+    ordering: float = 1.7e-6
     ordered: float = 2.5
 
 
