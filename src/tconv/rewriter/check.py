@@ -454,9 +454,7 @@ class _Place:
         return self.y.contiguous() if alone else torch.full_like(self.y, math.nan).contiguous()
 
 
-def _as_launched(
-    cut: Cut, x: Tensor, weight: Tensor, bias: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor | None]:
+def _as_launched(cut: Cut, x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
     """What the file hands to the launch: contiguous, and where copies are aligned, so."""
     x, weight = x.contiguous(), weight.contiguous()
     if cut.aligned:
