@@ -34,8 +34,8 @@ class Constants:
         product, positions: of a block, for a warpgroup's instruction, and for each 8 positions of it.
         weight: of a block, for 32 weights of 32 bits that are loaded from a stage.
         move, item: of a block, for 32 inputs of 32 bits that are moved, and for 32 items of 16 bits that are, of runs.
-        loaded: of a set of warpgroups, for a step of a tile of rows whose weights go to registers between products,
-            where no inputs are moved meanwhile.
+        step: of a warpgroup, for a step of a tile of rows where inputs were prepared: nothing is moved beside
+            its products.
         k_tile, moved, shifted: of a set of warpgroups, for a k-tile; more for one whose inputs are moved and rounded;
             and for one of runs of 16 bits, which are moved.
         latency: the same, for one whose copies are waited for, shared by those on their way.
@@ -62,7 +62,7 @@ class Constants:
     k_tile: float = 80.0
     moved: float = 310.0
     shifted: float = 300.0
-    loaded: float = 6.0
+    step: float = 6.0
     latency: float = 216.0
     result: float = 4.37
     output: float = 1.82
@@ -127,8 +127,7 @@ def predict(
     of_vectors = fitted.partial * vectors * _SECTOR_BYTES / gpu.copy_bandwidth
     results = 1.0 * warpgroups.splits * shape.rows * shape.all_positions / 32
     k_tile = fitted.k_tile + fitted.moved * moved + fitted.shifted * shifted + fitted.latency / shape.stages_ahead
-    if not shape.factors_in_stages:
-        k_tile = k_tile + fitted.loaded * (1 - moved) * shape.row_tiles * tile.k_tile_steps
+    k_tile = k_tile + where(tile.prepared_inputs > 0, fitted.step * shape.row_tiles * tile.k_tile_steps, 0.0)
     together = least(tile.blocks, of_multiprocessor)
     times = of_multiprocessor * together ** (fitted.together - 1) / _CLOCK
     parts = (
