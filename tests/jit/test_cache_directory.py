@@ -212,6 +212,6 @@ def test_a_kernel_is_built_without_a_directory(
     cache = KernelCache(open_path / "cache")
     monkeypatch.setattr(loader, "default_cache", lambda: cache)
     for _ in range(2):
-        assert loader.build(kernel, "sm_80").startswith(b"\x7fELF")
+        assert loader.build(kernel, "sm_80").cubin.startswith(b"\x7fELF")
     assert [record.levelname for record in caplog.records if "cannot be used" in record.getMessage()] == ["WARNING"]
     assert cache.info().entries == 0

@@ -70,7 +70,7 @@ def after_interrupt(line):
     os.environ["TCONV_CACHE_DIR"] += f"/{line}"
     build(line)
     first = loader.build(kernel, "sm_80")
-    return "right" if first == loader.build(kernel, "sm_80") and first.startswith(b"\\x7fELF") else "wrong"
+    return "right" if first == loader.build(kernel, "sm_80") and first.cubin.startswith(b"\\x7fELF") else "wrong"
 
 total = in_child(lambda: build(-1))
 print(json.dumps({line: in_child(lambda: after_interrupt(line)) for line in range(1, total)}))
@@ -167,7 +167,7 @@ def test_an_interrupted_load_is_done_again(plan: Plan, step: str, monkeypatch: p
     def interrupted(*_: Any) -> None:
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(loader, "build", lambda *_: b"cubin")
+    monkeypatch.setattr(loader, "build", lambda kernel, arch: loader.Built(kernel, b"cubin"))
     monkeypatch.setattr(loader, "load", lambda *_: "kernel")
     with monkeypatch.context() as patched:
         patched.setattr(loader, step, interrupted)
@@ -183,11 +183,11 @@ def test_who_waits_for_another_thread_can_be_interrupted(
     compiling, go_on = threading.Event(), threading.Event()
     builds = []
 
-    def build(*_: Any) -> bytes:
+    def build(kernel: Any, arch: str) -> loader.Built:
         builds.append(threading.current_thread())
         compiling.set()
         assert go_on.wait(20)
-        return b"cubin"
+        return loader.Built(kernel, b"cubin")
 
     monkeypatch.setattr(loader, "build", build)
     monkeypatch.setattr(loader, "load", lambda cubin, *_: cubin)

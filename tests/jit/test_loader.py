@@ -32,15 +32,15 @@ def plan() -> Plan:
 
 
 def test_a_kernel_is_compiled_once(cache_directory: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    cubin = loader.build(plan.kernel, "sm_80")
+    cubin = loader.build(plan.kernel, "sm_80").cubin
     assert cubin.startswith(b"\x7fELF") and b"tconv_kernel" in cubin
     compile_source = loader.compile_source
     monkeypatch.setattr(loader, "compile_source", None)
-    assert loader.build(plan.kernel, "sm_80") == cubin
+    assert loader.build(plan.kernel, "sm_80").cubin == cubin
 
     compiled = []
     monkeypatch.setattr(loader, "compile_source", lambda *a, **k: compiled.append(a) or compile_source(*a, **k))
-    assert loader.build(plan.kernel, "sm_90") != cubin
+    assert loader.build(plan.kernel, "sm_90").cubin != cubin
     assert len(compiled) == 1
 
 
@@ -65,20 +65,20 @@ def test_a_kernel_that_spills_is_compiled_for_fewer_blocks_once(
 
 
 def test_a_damaged_entry_is_compiled_anew(cache_directory: Path, plan: Plan) -> None:
-    cubin = loader.build(plan.kernel, "sm_80")
+    cubin = loader.build(plan.kernel, "sm_80").cubin
     (entry,) = (path for path in (cache_directory / "kernels" / "entries").rglob("*") if path.is_file())
     entry.write_bytes(entry.read_bytes()[:1000])
-    assert loader.build(plan.kernel, "sm_80") == cubin
+    assert loader.build(plan.kernel, "sm_80").cubin == cubin
     assert entry.read_bytes().startswith(cubin)
 
 
 def test_swapped_entries_are_compiled_anew(cache_directory: Path, plan: Plan, kernel: Kernel) -> None:
-    cubins = [loader.build(plan.kernel, "sm_80"), loader.build(kernel, "sm_80")]
+    cubins = [loader.build(plan.kernel, "sm_80").cubin, loader.build(kernel, "sm_80").cubin]
     one, other = (path for path in (cache_directory / "kernels" / "entries").rglob("*") if path.is_file())
     content = one.read_bytes()
     one.write_bytes(other.read_bytes())
     other.write_bytes(content)
-    assert [loader.build(plan.kernel, "sm_80"), loader.build(kernel, "sm_80")] == cubins
+    assert [loader.build(plan.kernel, "sm_80").cubin, loader.build(kernel, "sm_80").cubin] == cubins
     assert other.read_bytes() != content
 
 
@@ -96,11 +96,11 @@ _CHANGE = "__device__ int changed_header = 5;\n"
 
 
 def test_a_changed_header_is_compiled(cache_directory: Path, kernel: Kernel, header: Path) -> None:
-    before, text = loader.build(kernel, "sm_80"), header.read_text()
+    before, text = loader.build(kernel, "sm_80").cubin, header.read_text()
     header.write_text(text + _CHANGE)
-    assert b"changed_header" in loader.build(kernel, "sm_80")
+    assert b"changed_header" in loader.build(kernel, "sm_80").cubin
     header.write_text(text)
-    assert loader.build(kernel, "sm_80") == before
+    assert loader.build(kernel, "sm_80").cubin == before
 
 
 def test_a_header_that_changes_during_the_compilation(
@@ -114,9 +114,9 @@ def test_a_header_that_changes_during_the_compilation(
 
     with monkeypatch.context() as patched:
         patched.setattr(loader, "compile_source", change_and_compile)
-        assert b"changed_header" in loader.build(kernel, "sm_80")
+        assert b"changed_header" in loader.build(kernel, "sm_80").cubin
     header.write_text(text)
-    assert b"changed_header" not in loader.build(kernel, "sm_80")
+    assert b"changed_header" not in loader.build(kernel, "sm_80").cubin
 
 
 def test_another_header_is_another_kernel(cache_directory: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -315,6 +315,25 @@ def test_both_functions_of_a_kernel_are_loaded(driver: Any, monkeypatch: pytest.
     assert sorted(loads) == [("tconv_kernel", plan.shared_bytes), ("tconv_kernel_weights", 0)]
 
 
+def test_as_many_blocks_are_launched_as_fit_once_compiled(driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where each works at one block tile after the other; a rest of blocks would work alone."""
+    layer = Layer(3, 16, 8, (4, 4, 4), (2, 2, 2), (1, 1, 1), precision="fp16")
+    plan = MMA.plan(Problem(layer, 1, (24, 40, 92)), Gpu.h200())
+    tile = plan.kernel.tile
+    assert tile.pipeline.resident and tile.blocks == 4 and plan.grid == 525
+    fewer = replace(plan.kernel, tile=replace(tile, blocks=3))
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(loader, "_loaded", {})
+    monkeypatch.setattr(loader, "check_driver", lambda: None)
+    monkeypatch.setattr(loader, "gpu_of", lambda device: Gpu.h200())
+    monkeypatch.setattr(loader, "build", lambda kernel, arch: loader.Built(fewer, b""))
+    parameters = {"tconv_kernel": _OF_KERNEL, "tconv_kernel_weights": _OF_WEIGHTS}
+    monkeypatch.setattr(loader, "load", lambda cubin, name, *_: driver.kernel(name, parameters[name]))
+    for _ in range(2):
+        loader.launcher(plan, 0).enqueue(100, 200, 0, 400, prepared=True)
+        assert driver.launches[-1].grid == 394 <= 3 * 132
+
+
 def test_every_thread_gets_a_context_once(plan: Plan, driver: Any) -> None:
     launch = loader.Launcher(driver.kernel("kernel", _OF_KERNEL), plan, 0)
 
@@ -337,7 +356,7 @@ def test_threads_load_a_kernel_once(plan: Plan, driver: Any, monkeypatch: pytest
     monkeypatch.setattr(loader, "_loaded", {})
     monkeypatch.setattr(loader, "check_driver", lambda: None)
     monkeypatch.setattr(loader, "gpu_of", lambda device: Gpu.h200())
-    monkeypatch.setattr(loader, "build", lambda kernel, arch: b"cubin for " + arch.encode())
+    monkeypatch.setattr(loader, "build", lambda kernel, arch: loader.Built(kernel, b"cubin for " + arch.encode()))
 
     def load(*values: Any) -> str:
         loads.append(values)

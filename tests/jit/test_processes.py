@@ -65,7 +65,7 @@ def test_two_dozen_processes_on_a_cold_cache(cache_directory: Path, kernel: Kern
         """
 def work(gate):
     os.read(gate, 1)  # ends when the parent closes its side: all start at once
-    cubin = loader.build(kernel(2), "sm_80")
+    cubin = loader.build(kernel(2), "sm_80").cubin
     Path(sys.argv[1], f"got-{os.getpid()}").write_bytes(cubin)
 
 Path(sys.argv[1]).mkdir()
@@ -78,7 +78,7 @@ join(*children)
     )
     cubins = [path.read_bytes() for path in cache_directory.glob("got-*")]
     assert len(cubins) == 24
-    assert set(cubins) == {loader.build(kernel, "sm_80")}
+    assert set(cubins) == {loader.build(kernel, "sm_80").cubin}
     assert default_cache().info().entries == 1
     assert list((cache_directory / "kernels" / "tmp").iterdir()) == []
 
@@ -150,8 +150,8 @@ def test_a_killed_writer(cache_directory: Path, kernel: Kernel, monkeypatch: pyt
     compiled = []
     compile_source = loader.compile_source
     monkeypatch.setattr(loader, "compile_source", lambda *a, **k: compiled.append(a) or compile_source(*a, **k))
-    cubin = loader.build(kernel, "sm_80")
-    assert loader.build(kernel, "sm_80") == cubin
+    cubin = loader.build(kernel, "sm_80").cubin
+    assert loader.build(kernel, "sm_80").cubin == cubin
     assert len(compiled) == default_cache().info().entries == 1
     os.utime(left, (0, 0))
     KernelCache(cache_directory).get(b"any")
@@ -187,14 +187,14 @@ def test_fork_after_import_and_after_the_first_use(cache_directory: Path) -> Non
     _run(
         """
 def build(channels):
-    cubin = loader.build(kernel(channels), "sm_80")
+    cubin = loader.build(kernel(channels), "sm_80").cubin
     Path(sys.argv[1], f"forked-{channels}").write_bytes(cubin)
 
 Path(sys.argv[1]).mkdir()
 join(fork(build, 2), fork(build, 3))  # the compiler is not loaded in the parent
 loader.build(kernel(4), "sm_80")
 join(fork(build, 4), fork(build, 5), fork(build, 6))  # it is
-assert loader.build(kernel(5), "sm_80") == Path(sys.argv[1], "forked-5").read_bytes()
+assert loader.build(kernel(5), "sm_80").cubin == Path(sys.argv[1], "forked-5").read_bytes()
 """,
         cache_directory,
     )
@@ -204,7 +204,8 @@ assert loader.build(kernel(5), "sm_80") == Path(sys.argv[1], "forked-5").read_by
 import tempfile
 os.environ["TCONV_CACHE_DIR"] = tempfile.mkdtemp(dir=sys.argv[1])  # cold
 for channels in range(2, 7):
-    assert loader.build(kernel(channels), "sm_80") == Path(sys.argv[1], f"forked-{channels}").read_bytes(), channels
+    cubin = loader.build(kernel(channels), "sm_80").cubin
+    assert cubin == Path(sys.argv[1], f"forked-{channels}").read_bytes(), channels
 """,
         cache_directory,
     )

@@ -78,7 +78,7 @@ def as_gpu(monkeypatch: pytest.MonkeyPatch) -> Launched:
     monkeypatch.setattr(loader, "_loaded", {})
     monkeypatch.setattr(loader, "check_driver", lambda: None)
     monkeypatch.setattr(loader, "gpu_of", lambda device: Gpu.h200())
-    monkeypatch.setattr(loader, "build", lambda kernel, arch: b"cubin")
+    monkeypatch.setattr(loader, "build", lambda kernel, arch: loader.Built(kernel, b"cubin"))
     monkeypatch.setattr(loader, "load", lambda *_: object())
     monkeypatch.setattr(loader, "Launcher", Launcher)
     return launched

@@ -107,10 +107,10 @@ def test_tensors_of_other_devices_are_pytorchs() -> None:
 def test_threads_that_call_first_at_once(as_gpu: list[Plan], monkeypatch: pytest.MonkeyPatch) -> None:
     builds, loads, ready = [], [], threading.Barrier(16)
 
-    def build(*arguments: Any) -> bytes:
-        builds.append(arguments)
+    def build(kernel: Any, arch: str) -> loader.Built:
+        builds.append((kernel, arch))
         threading.Event().wait(0.05)  # the others arrive meanwhile
-        return b"cubin"
+        return loader.Built(kernel, b"cubin")
 
     monkeypatch.setattr(loader, "build", build)
     monkeypatch.setattr(loader, "load", lambda *arguments: loads.append(arguments) or "kernel")

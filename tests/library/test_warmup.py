@@ -38,7 +38,12 @@ X = torch.randn(1, 32, 8, 8)
 
 def test_the_next_call_compiles_nothing(as_cuda: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     built: list[Any] = []
-    monkeypatch.setattr(loader, "build", lambda kernel, arch: built.append((kernel, len(as_cuda))) or b"cubin")
+
+    def build(kernel: Any, arch: str) -> loader.Built:
+        built.append((kernel, len(as_cuda)))
+        return loader.Built(kernel, b"cubin")
+
+    monkeypatch.setattr(loader, "build", build)
     model = Model()
     found = tconv.warmup(model, X, scale=2.0)
     assert (found.calls, found.kernels) == (2, 2)
@@ -56,7 +61,12 @@ def test_the_next_call_compiles_nothing(as_cuda: Any, monkeypatch: pytest.Monkey
 def test_kernels_are_compiled_side_by_side(as_cuda: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     both = threading.Barrier(2, timeout=30)
-    monkeypatch.setattr(loader, "build", lambda kernel, arch: both.wait() is None or b"cubin")
+
+    def build(kernel: Any, arch: str) -> loader.Built:
+        both.wait()
+        return loader.Built(kernel, b"cubin")
+
+    monkeypatch.setattr(loader, "build", build)
     told: list[tuple[int, int]] = []
     tconv.warmup(Model(), X, progress=lambda done, total: told.append((done, total)))
     assert told == [(1, 2), (2, 2)]
@@ -120,11 +130,11 @@ def test_an_epilogue_is_one_call(as_cuda: Any, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_kernel_that_does_not_compile_is_said(as_cuda: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(kernel: Any, arch: str) -> bytes:
+    def fails(kernel: Any, arch: str) -> loader.Built:
         if kernel.layer.out_channels == 16:
             raise tconv.CompileError("no")
         time.sleep(0.01)
-        return b"cubin"
+        return loader.Built(kernel, b"cubin")
 
     monkeypatch.setattr(loader, "build", fails)
     with pytest.raises(tconv.CompileError):

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import _C, Tensor
@@ -24,7 +24,7 @@ from tconv.jit.compile import Compiled, compile_source
 from tconv.jit.launch import launch_of
 from tconv.jit.toolchain import check_driver, cuda_core, driver, driver_version, uninterrupted
 from tconv.kernels.source import PREPARING, PREPARING_INPUTS, header_digest, header_directory, unit
-from tconv.planner import Gpu, Kernel, Plan
+from tconv.planner import FAMILIES, Gpu, Kernel, Plan
 from tconv.pointwise.program import parse
 
 _log = logging.getLogger("tconv")
@@ -38,8 +38,17 @@ _REGISTERS, _MOST_REGISTERS = 65536, 256
 _ONE_AFTER_THE_OTHER = (1,)
 
 _lock = threading.Lock()
-#: Each kernel, and those that prepare its weights and its inputs.
-_loaded: dict[tuple[Kernel[Any], int, int], tuple[Any, Any, Any]] = {}
+
+
+class Built(NamedTuple):
+    """A kernel as it was compiled, perhaps for fewer blocks than were asked for, and its code."""
+
+    kernel: Kernel[Any]
+    cubin: bytes
+
+
+#: What each planned kernel became; and it, and those that prepare its weights and its inputs, loaded.
+_loaded: dict[tuple[Kernel[Any], int, int], tuple[Kernel[Any], tuple[Any, Any, Any]]] = {}
 
 
 class Launcher:
@@ -163,11 +172,13 @@ def _alone(device: int, launch: Callable[..., None]) -> Callable[..., None]:
     return enqueue
 
 
-def launcher(plan: Plan, device: int, cubin: bytes | None = None) -> Launcher:
+def launcher(plan: Plan, device: int, built: Built | None = None) -> Launcher:
     """The launcher of `plan` on CUDA device `device`; compiles and loads its kernel at the first call.
 
+    Blocks that work at the same time are as many as fit with the registers that the compiler gave them.
+
     Args:
-        cubin: what `build` gave for the plan's kernel; it is called if None.
+        built: what `build` gave for the plan's kernel; it is called if None.
 
     Raises:
         NotWarmedUp: the kernel is not loaded and a CUDA graph is being captured.
@@ -186,9 +197,11 @@ def launcher(plan: Plan, device: int, cubin: bytes | None = None) -> Launcher:
             loaded = _loaded.get(key)
             if loaded is None:
                 check_driver()
-                cubin = build(plan.kernel, gpu_of(device).arch) if cubin is None else cubin
-                loaded = _loaded[key] = load_all(plan, cubin, device)
-    kernel, preparing, of_inputs = loaded
+                built = build(plan.kernel, gpu_of(device).arch) if built is None else built
+                loaded = _loaded[key] = built.kernel, load_all(plan, built.cubin, device)
+    compiled, (kernel, preparing, of_inputs) = loaded
+    if compiled != plan.kernel:
+        plan = FAMILIES[compiled.family].plan_with(plan.problem, compiled, gpu_of(device))
     return Launcher(kernel, plan, device, preparing, of_inputs)
 
 
@@ -208,8 +221,8 @@ def load_all(plan: Plan, cubin: bytes, device: int, name: str = _NAME) -> tuple[
     return load(cubin, name, plan.shared_bytes, device), preparing, of_inputs
 
 
-def build(kernel: Kernel[Any], arch: str) -> bytes:
-    """The cubin of `kernel` for `arch`, from the cache or from NVRTC. Needs no GPU.
+def build(kernel: Kernel[Any], arch: str) -> Built:
+    """`kernel` compiled for `arch`, from the cache or by NVRTC. Needs no GPU.
 
     Raises:
         MissingToolchain, CompileError: as `compile_source`.
@@ -217,8 +230,9 @@ def build(kernel: Kernel[Any], arch: str) -> bytes:
     return uninterrupted(lambda: _build(kernel, arch))
 
 
-def _build(kernel: Kernel[Any], arch: str) -> bytes:
-    return compile_kernel(kernel, arch)[1].cubin
+def _build(kernel: Kernel[Any], arch: str) -> Built:
+    became, compiled = compile_kernel(kernel, arch)
+    return Built(became, compiled.cubin)
 
 
 def compile_kernel(kernel: Kernel[Any], arch: str, name: str = _NAME) -> tuple[Kernel[Any], Compiled]:
@@ -226,7 +240,8 @@ def compile_kernel(kernel: Kernel[Any], arch: str, name: str = _NAME) -> tuple[K
 
     How many registers a thread needs differs between archs and compilers; the planner estimates it. Where its number
     of blocks for each multiprocessor leaves too few, the kernel is compiled for fewer blocks, until nothing spills or
-    a thread may have as many as there are. That changes nothing else: neither results nor launch.
+    a thread may have as many as there are. That changes no result; where blocks work at one block tile after the other,
+    fewer are launched.
 
     Raises:
         MissingToolchain, CompileError: as `compile_source`.
