@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tconv.planner import FAMILIES, Gpu, Kernel
+from tconv.planner import FAMILIES, Gpu, Kernel, Unplannable
 from tconv.planner.block_tiles import rounds
 from tconv.planner.wgmma.builder import wgmma_tile, with_resident_weights
 from tconv.planner.wgmma.candidates import candidates
@@ -54,6 +54,18 @@ def test_weights_stay_where_they_fit_beside_two_stages_of_inputs(channels, may):
     assert (tiles.input_stages >= 2)[stay].all()
     assert (shape.shared_bytes > shape.set_bytes)[stay].all()
     assert (shape.shared_bytes <= H200.shared_bytes_per_block).all()
+
+
+def test_channels_of_all_images_that_are_prepared_are_counted() -> None:
+    layer = replace(k2_s2(64), in_channels=2048)
+    tile = wgmma_tile(
+        layer, block_tile=(1, 1, 2, 8), channels=32, phases=4, position_tiles=1, stacked=0, k_tile_steps=2,
+        patch_columns=1, prepared_inputs=1,
+    )  # fmt: skip
+    kernel = Kernel("wgmma", layer, tile)
+    assert WGMMA.plan_with(Problem(layer, 2**20 - 1, (1, 1, 1)), kernel, H200).inputs is not None
+    with pytest.raises(Unplannable, match="2147483648 blocks, or channels of all images"):
+        WGMMA.plan_with(Problem(layer, 2**20, (1, 1, 1)), kernel, H200)
 
 
 def test_weights_that_a_block_reads_once_need_not_stay():

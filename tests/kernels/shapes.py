@@ -74,7 +74,7 @@ def _launched(kernel: Kernel[Any], problem: Problem) -> dict[str, int]:
     inputs = family.input_preparation(problem, kernel, replace(Gpu.h200(), multiprocessors=_MULTIPROCESSORS))
     numbers = LaunchNumbers(
         blocks=family.rules.grid(problem, kernel.layer, of_kernel),
-        counted=family.rules.counted(problem, kernel.layer, of_kernel),
+        counted=family.counted(problem, kernel, of_kernel),
         threads=of_kernel.threads,
         shared_bytes=of_kernel.shared_bytes,
         wide_index=family.rules.needs_wide_index(problem, kernel.layer, of_kernel),

@@ -65,7 +65,7 @@ def _host(family: str, kernels: Sequence[Written]) -> str:
         "where a kernel prepares": (prepares := source.prepares([each.kernel for each in kernels])),
         "where none prepares": not prepares,
         "where weights are prepared": source.prepares_weights(family),
-        "where inputs are prepared": any(source.prepares_inputs(each.kernel) for each in kernels),
+        "where inputs are prepared": any(each.kernel.prepares_inputs for each in kernels),
         "where programs are computed": any(each.kernel.layer.epilogue for each in kernels),
     }
     cases = "".join(
@@ -85,7 +85,7 @@ def _launched(written: Written, prepares: bool) -> str:
     if prepares:
         functions += [
             (source.PREPARING.format(name), source.prepares_weights(kernel.family)),
-            (source.PREPARING_INPUTS.format(name), source.prepares_inputs(kernel)),
+            (source.PREPARING_INPUTS.format(name), kernel.prepares_inputs),
         ]
     pointers = [f"(void*){function}" if there else "nullptr" for function, there in functions]
     return f"return launched({', '.join(['numbers', f'tconv::{source.launch_name(name)}', *pointers])});"

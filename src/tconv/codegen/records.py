@@ -106,7 +106,7 @@ def _kernel(layer: Layer, recorded: Recorded, place: int, constants: Mapping[str
         "input_size": recorded.input_size,
         "tf32": kernel.layer.precision in TF32 or None,
         "weight_bytes": recorded.weight_bytes or None,
-        "prepares_inputs": kernel_source.prepares_inputs(kernel) or None,
+        "prepares_inputs": kernel.prepares_inputs or None,
         "program": constants.get(kernel.layer.epilogue),
     }
     words = [f'"{kernel.family}"', f'"{name}"', str(place)]

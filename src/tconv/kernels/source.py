@@ -245,7 +245,7 @@ def functions(kernel: Kernel[Any], name: str) -> str:
     texts.append(f"namespace tconv {{\n{launch_function(kernel, name, template)}}}\n")
     texts.append(function(kernel, name, "", *behind))
     texts += [function(kernel, name, "_weights")] if prepares_weights(kernel.family) else []
-    texts += [function(kernel, name, "_inputs")] if prepares_inputs(kernel) else []
+    texts += [function(kernel, name, "_inputs")] if kernel.prepares_inputs else []
     return "".join(texts)
 
 
@@ -254,14 +254,9 @@ def prepares_weights(family: str) -> bool:
     return bool(FAMILIES[family].preparing_threads)
 
 
-def prepares_inputs(kernel: Kernel[Any]) -> bool:
-    """Whether a function of its own puts the kernel's inputs into another order."""
-    return bool(getattr(kernel.tile, "prepared_inputs", 0))
-
-
 def prepares(kernels: Iterable[Kernel[Any]]) -> bool:
     """Whether any of them has a kernel before it, for its weights or its inputs."""
-    return any(prepares_weights(kernel.family) or prepares_inputs(kernel) for kernel in kernels)
+    return any(prepares_weights(kernel.family) or kernel.prepares_inputs for kernel in kernels)
 
 
 def reads_channels_last(kernel: Kernel[Any]) -> bool:

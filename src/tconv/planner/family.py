@@ -10,8 +10,8 @@ from typing import Any, Generic, Literal
 
 import numpy as np
 
+from tconv.planner import input_order
 from tconv.planner.gpu import Gpu
-from tconv.planner.input_order import input_preparation
 from tconv.planner.numbers import INDEX_LIMIT, equals, single
 from tconv.planner.plan import InputPreparation, Kernel, Plan, Preparation, Tile, Unplannable
 from tconv.problem import Layer, Problem
@@ -165,10 +165,14 @@ class Family(ABC, Generic[Tile]):
         """Whether its input and output are channels_last; else they are contiguous."""
         return False
 
+    def counted(self, problem: Problem, kernel: Kernel[Tile], traits: Any) -> int:
+        """What must stay below 2^31 where a kernel is launched so."""
+        by_rules = int(self.rules.counted(problem, kernel.layer, traits))
+        return max(by_rules, input_order.counted(problem)) if kernel.prepares_inputs else by_rules
+
     def input_preparation(self, problem: Problem, kernel: Kernel[Tile], gpu: Gpu) -> InputPreparation | None:
         """The launch that prepares the inputs of a kernel; None where that takes them as they are."""
-        prepared = getattr(kernel.tile, "prepared_inputs", 0)
-        return input_preparation(problem, gpu.multiprocessors) if prepared else None
+        return input_order.input_preparation(problem, gpu.multiprocessors) if kernel.prepares_inputs else None
 
     def plan(self, problem: Problem, gpu: Gpu, channels_last: bool = False) -> Plan:
         """The plan of `problem` on `gpu`, for input and output in one memory format, with the tile predicted fastest.
@@ -204,9 +208,12 @@ class Family(ABC, Generic[Tile]):
             Unplannable: the grid would be too large.
         """
         of_kernel = self.launch_traits(kernel.layer, kernel.tile, gpu.multiprocessors)
-        counted = self.rules.counted(problem, kernel.layer, of_kernel)
+        counted = self.counted(problem, kernel, of_kernel)
         if counted >= INDEX_LIMIT:
-            raise Unplannable(f"the {self.name} family would need {counted} blocks; a grid has fewer than 2^31")
+            raise Unplannable(
+                f"the {self.name} family would count {counted} blocks, or channels of all images that are prepared; "
+                "both must be fewer than 2^31"
+            )
         preparation = None
         if self.preparing_threads:
             preparation = Preparation(of_kernel.preparing_blocks, self.preparing_threads, of_kernel.weight_bytes)

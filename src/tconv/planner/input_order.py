@@ -7,7 +7,7 @@ import math
 from tconv.planner.block_tiles import PREPARING_THREADS
 from tconv.planner.numbers import ceil_div
 from tconv.planner.plan import InputPreparation
-from tconv.problem import Problem
+from tconv.problem import Layer, Problem
 
 #: What a block transposes at once: positions of an image, and bytes of channels.
 _TILE_POSITIONS, _TILE_BYTES = 64, 64
@@ -25,6 +25,11 @@ def input_preparation(problem: Problem, multiprocessors: int) -> InputPreparatio
     return InputPreparation(min(tiles, _BLOCKS * multiprocessors), PREPARING_THREADS)
 
 
-def has_vectors(problem: Problem) -> bool:
+def counted(problem: Problem) -> int:
+    """What it counts, and must stay below 2^31: channels of all images."""
+    return problem.batch * problem.layer.in_channels
+
+
+def has_vectors(layer: Layer) -> bool:
     """Whether a group's channels of a position are whole vectors, which it writes."""
-    return problem.layer.in_channels_per_group * problem.layer.item_bytes % _VECTOR_BYTES == 0
+    return layer.in_channels_per_group * layer.item_bytes % _VECTOR_BYTES == 0

@@ -46,6 +46,11 @@ class Kernel(Generic[Tile]):
         """Blocks for each multiprocessor that the compiler leaves registers for."""
         return self.tile.blocks
 
+    @property
+    def prepares_inputs(self) -> bool:
+        """Whether a kernel before puts the inputs into another order."""
+        return bool(getattr(self.tile, "prepared_inputs", 0))
+
 
 @dataclass(frozen=True)
 class Preparation:

@@ -21,7 +21,6 @@ from tconv.kernels.source import (
     family_header,
     header_texts,
     prepares,
-    prepares_inputs,
 )
 from tconv.planner import Kernel
 from tconv.pointwise.functor import functor
@@ -47,7 +46,7 @@ def kernel_texts(kernels: Sequence[Kernel[Any]]) -> dict[str, str]:
     asked = [f"{name}() {name}_weights() {name}_launch()" for name in families]
     asked += ["preparing_threads"] * prepares(kernels)
     user = " ".join([_HOST_ASKS, *asked, *(configuration(kernel, "any") for kernel in kernels)])
-    user = " ".join([user, *sorted({f"{kernel.family}_inputs()" for kernel in kernels if prepares_inputs(kernel)})])
+    user = " ".join([user, *sorted({f"{kernel.family}_inputs()" for kernel in kernels if kernel.prepares_inputs})])
     programs = sorted({kernel.layer.epilogue for kernel in kernels} - {""})
     user = " ".join([user, *(functor(parse(program), "program") for program in programs)])
     headers = header_texts([*map(family_header, families), *[PROGRAMS] * bool(programs)])

@@ -15,7 +15,7 @@ TCONV_CONSTANT Launch col2im_wgmma_launch(const Sizes& sizes) {
                   Shape::Width::count(sizes.input[2]);
   launch.counted = launch.blocks;
   launch.threads = Shape::threads, launch.shared_bytes = Shape::shared_bytes;
-  if (Tile::prepared_inputs) launch.input_blocks = ChannelsLast<Layer>::blocks(sizes);
+  if (Tile::prepared_inputs) ChannelsLast<Layer>::launch(sizes, launch);
   return launch;
 }
 

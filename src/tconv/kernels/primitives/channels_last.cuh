@@ -22,11 +22,12 @@ struct ChannelsLast {
   static constexpr int tile_positions = 64, tile_vectors = preparing_threads / tile_positions;
   static constexpr int vector_tiles = ceil_div(vectors, tile_vectors);
 
-  // How many blocks its kernel has: no more than there are tiles.
-  static TCONV_CONSTANT int blocks(const Sizes& sizes) {
+  // How its kernel is launched, with no more blocks than tiles. Channels of all images are counted, too.
+  static TCONV_CONSTANT void launch(const Sizes& sizes, Launch& of_layer) {
     const long long tiles = (plane_of(sizes.input) + tile_positions - 1) / tile_positions * vector_tiles * sizes.batch,
                     most = 8ll * sizes.multiprocessors;
-    return static_cast<int>(tiles < most ? tiles : most);
+    of_layer.input_blocks = static_cast<int>(tiles < most ? tiles : most);
+    of_layer.counted = larger(of_layer.counted, static_cast<long long>(channels) * sizes.batch);
   }
 
   // Transposes all tiles of a launch, with any number of blocks. Each channel begins at a multiple of `width`.

@@ -15,7 +15,7 @@ TCONV_CONSTANT Launch wgmma_launch(const Sizes& sizes) {
   Launch launch =
       block_tiles_launch<Shape, Tile>(sizes, positions, true, sizes.multiprocessors,
                                       Tile::resident ? Shape::weight_sets : 1, Tile::BlockTile::images * channels, 1);
-  if (Tile::prepared_inputs) launch.input_blocks = ChannelsLast<Layer>::blocks(sizes);
+  if (Tile::prepared_inputs) ChannelsLast<Layer>::launch(sizes, launch);
   return launch;
 }
 

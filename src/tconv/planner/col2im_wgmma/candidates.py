@@ -169,7 +169,7 @@ def divides_phases(layer: Layer) -> bool:
 
 def may_prepare(problem: Problem) -> bool:
     """Whether a kernel may bring the inputs into channels_last order, in which they are not yet."""
-    return has_vectors(problem) and math.prod(problem.input_size) > 1
+    return has_vectors(problem.layer) and math.prod(problem.input_size) > 1
 
 
 def own_problem(problem: Problem, phases: int) -> Problem:

@@ -9,6 +9,7 @@ import numpy as np
 
 from tconv.planner.block_tiles import works
 from tconv.planner.gpu import Gpu
+from tconv.planner.input_order import has_vectors
 from tconv.planner.numbers import Array, joined, length, taken
 from tconv.planner.shifts import halo
 from tconv.planner.wgmma.builder import (
@@ -51,7 +52,6 @@ def candidates(
     None where none fits.
     """
     # Contiguous inputs may be prepared, where that gives whole vectors of channels.
-    whole = layer.in_channels_per_group % (16 // layer.item_bytes) == 0
     block_tiles = {
         (prepared, tiles, stacked): _block_tiles(
             problem,
@@ -62,7 +62,7 @@ def candidates(
             prepared > 0,
             not channels_last and problem.output_size[2] * layer.item_bytes % 32 > 0,
         )
-        for prepared in ((0, 1) if whole and not channels_last else (0,))
+        for prepared in ((0, 1) if has_vectors(layer) and not channels_last else (0,))
         for tiles in _POSITION_TILES
         for stacked in ((0, 1) if can_stack(layer) and tiles > 1 else (0,))
     }
