@@ -47,6 +47,13 @@ _FIRST_TILE = "if (number == static_cast<int>(blockIdx.x) / Shape::weight_sets) 
 _ONCE = "if (!stamped) "
 #: The end of the first tile: later ones take no stamps.
 _END = "  stamped = true;\n"
+#: Of `col2im_wgmma`, from the first k-tile on.
+_OF_K_TILES: tuple[Stamp, ...] = (
+    ("first k-tile there", "    copies.begin(ahead < Shape::set_k_tiles,", False, "if (k_tile == 0) "),
+    ("last product", "  __syncthreads();  // nobody reads a stage any more\n", False, ""),
+    ("sums met", "  const Epilogue<Layer, Program> epilogue{", False, ""),
+    ("last store", "}\n\n// Prepares the inputs of `col2im_wgmma`", False, ""),
+)
 #: Of a kind of kernel: its family, its file and its stamps in the order of the text.
 STAMPED: dict[str, tuple[str, str, tuple[Stamp, ...]]] = {
     "col2im": (
@@ -97,10 +104,7 @@ STAMPED: dict[str, tuple[str, str, tuple[Stamp, ...]]] = {
         (
             ("first instruction", "  TCONV_SHARED(shared);\n", True, ""),
             ("all asked for", "    if (k_tile >= 0) {\n", True, "if (k_tile == 0) "),
-            ("first k-tile there", "    copies.begin(ahead < Shape::set_k_tiles,", False, "if (k_tile == 0) "),
-            ("last product", "  __syncthreads();  // nobody reads a stage any more\n", False, ""),
-            ("sums met", "  const Epilogue<Layer, Program> epilogue{", False, ""),
-            ("last store", "}\n\n// Prepares the inputs of `col2im_wgmma`", False, ""),
+            *_OF_K_TILES,
         ),
     ),
     "col2im_wgmma-prepared": (
@@ -110,10 +114,7 @@ STAMPED: dict[str, tuple[str, str, tuple[Stamp, ...]]] = {
             ("first instruction", "  TCONV_SHARED(shared);\n", True, ""),
             ("first weights asked for", "    wait_for_kernel_before();\n", False, ""),
             ("inputs are prepared", "    wait_for_kernel_before();\n", True, ""),
-            ("first k-tile there", "    copies.begin(ahead < Shape::set_k_tiles,", False, "if (k_tile == 0) "),
-            ("last product", "  __syncthreads();  // nobody reads a stage any more\n", False, ""),
-            ("sums met", "  const Epilogue<Layer, Program> epilogue{", False, ""),
-            ("last store", "}\n\n// Prepares the inputs of `col2im_wgmma`", False, ""),
+            *_OF_K_TILES,
         ),
     ),
     "col2im_rows": (
