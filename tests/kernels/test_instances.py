@@ -10,7 +10,7 @@ from tconv.errors import CompileError
 from tconv.jit.compile import compile_source
 from tconv.kernels import source
 from tconv.kernels.instances import AXES, instances
-from tconv.planner import FAMILIES
+from tconv.planner import FAMILIES, Gpu
 from tconv.planner.direct.shape import DirectShape
 from tconv.planner.plan import tile_fields
 from tconv.problem import PRECISIONS
@@ -42,6 +42,16 @@ def test_every_family_has_axes():
 def test_instances_vary_the_tile(family, field):
     tiles = [instance.kernel.tile for instance in EVERY if instance.kernel.family == family]
     assert len({dict(tile_fields(tile))[field] for tile in tiles}) > 1
+
+
+def test_every_instance_fits_into_shared_memory():
+    """All of them in every run: one that does not must not wait for the run that takes it."""
+    taken = {
+        each.name: FAMILIES[each.kernel.family].launch_traits(each.kernel.layer, each.kernel.tile, 1).shared_bytes
+        for each in EVERY
+    }
+    limit = Gpu.h200().shared_bytes_per_block
+    assert {name: shared for name, shared in taken.items() if shared > limit} == {}
 
 
 def test_instances_have_both_kinds_of_staging_on_both_sides():
