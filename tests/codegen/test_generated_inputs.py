@@ -52,16 +52,20 @@ GPU = Gpu.h200()
 SIZES = (5, 9)
 
 
-@pytest.fixture(scope="module", params=["tf32", "fp16"])
-def precision(request: pytest.FixtureRequest) -> Precision:
-    found: Precision = request.param
+@pytest.fixture(scope="module", params=[("wgmma", "tf32"), ("wgmma", "fp16"), ("col2im_wgmma", "tf32")], ids="-".join)
+def chosen(request: pytest.FixtureRequest) -> tuple[str, Precision]:
+    found: tuple[str, Precision] = request.param
     return found
 
 
-@pytest.fixture(scope="module", params=["wgmma", "col2im_wgmma"])
-def family(request: pytest.FixtureRequest) -> str:
-    found: str = request.param
-    return found
+@pytest.fixture(scope="module")
+def family(chosen: tuple[str, Precision]) -> str:
+    return chosen[0]
+
+
+@pytest.fixture(scope="module")
+def precision(chosen: tuple[str, Precision]) -> Precision:
+    return chosen[1]
 
 
 def _plan(family: str, layer: Layer) -> Plan:
