@@ -108,7 +108,8 @@ def test_precision_and_memory_format_of_a_dry_run(model: Callable[[str], str]) -
     assert re.findall(r"^up: (.*)$", out, re.MULTILINE) == ["2-D 32→16 k4 s2 p1 bias fp32 on 2x32x16x16"]
     _, out, _ = tconv(model(DENSE), "--dry-run", "--first", "2", "--channels-last")
     heads = re.findall(r"^up: (.*)$", out, re.MULTILINE)
-    assert heads == ["2-D 32→16 k4 s2 p1 bias fp32 (tf32 on tensor cores) on 2x32x16x16 channels_last"]
+    told = "2-D 32→16 k4 s2 p1 bias fp32 weights channels_last (tf32 on tensor cores) on 2x32x16x16 channels_last"
+    assert heads == [told]
     assert "channels_last 1" in out
 
 
