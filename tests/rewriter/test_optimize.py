@@ -390,7 +390,7 @@ def test_other_types_and_what_becomes_of_other_calls_stand_in_the_file(model_fil
 def test_a_file_that_would_not_run_a_layer_at_other_sizes_is_refused(
     model_file: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(planning, "_any_size", lambda best, gpu: [])
+    monkeypatch.setattr(planning, "_any_size", lambda *_: [])
     path = model_file(DENSE)
     with pytest.raises(ModelFileError, match=r"has no kernel for .*: none takes an input of this size"):
         optimize(request_for(path, archs=("sm_90a",)))
