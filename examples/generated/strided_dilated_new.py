@@ -4,8 +4,8 @@
 # torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.
 # The model file begins at line 435, the kernels at line 503.
 #
-#   conv_transpose2d  2-D 32→64 k3 s5 p1 d2 tf32_rna  wgmma: 132 blocks of 384, 220560 bytes of shared memory
-#                                                     any size: wgmma: 132 blocks of 384, 220560 bytes of shared memory
+#   conv_transpose2d  2-D 32→64 k3 s5 p1 d2 tf32_rna  wgmma: 128 blocks of 384, 174464 bytes of shared memory
+#                                                     any size: wgmma: 128 blocks of 384, 125312 bytes of shared memory
 #
 # Made for float32 only (others: --types), at any batch and map size.
 # Runs on tensor cores of Hopper, 9.0.
@@ -40,8 +40,8 @@ _Kernel = namedtuple(
 # The kernels of each layer, the fastest first.
 _RECORDED = {
     _Layer(32, 64, (3, 3), (5, 5), (1, 1), (2, 2), 1, False, torch.float32): [
-        _Kernel("wgmma", "conv_transpose2d", 0, shared_bytes=220560, columns=4, tf32=True, weight_bytes=122880),
-        _Kernel("wgmma", "conv_transpose2d_any_size", 1, shared_bytes=220560, tf32=True, weight_bytes=122880),
+        _Kernel("wgmma", "conv_transpose2d", 0, shared_bytes=174464, columns=4, tf32=True, weight_bytes=73728),
+        _Kernel("wgmma", "conv_transpose2d_any_size", 1, shared_bytes=125312, tf32=True, weight_bytes=73728),
     ],
 }
 
@@ -279,7 +279,7 @@ def _define(space):
     return defined
 
 # torch.compile and dispatch modes see a call as this one operator. Its namespace has the digest of this file.
-_OPERATOR = _define("tconv_4bc6371ba86b8270")
+_OPERATOR = _define("tconv_fe71bb93fa7e0cfd")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # modules keep their options like this
@@ -561,25 +561,22 @@ namespace tconv {
 // Of the layer.
 constexpr int kGroupInChannels = 32, kGroupOutChannels = 64;
 // Of the tile: what a block, a warp and a thread have.
-constexpr int kChannels = 64, kKTileSteps = 4, kInputStages = 3, kWeightStages = 6;
+constexpr int kChannels = 16, kPhases = 25, kKTileSteps = 4, kWeightStages = 4;
 constexpr int kKernel = 3;
 constexpr int kStride = 5;
 constexpr int kDilation = 2;
 constexpr int kShiftsCount = 2;
-// The most taps that read at one shift.
-constexpr int kShiftsMostTaps = (kStride + kDilation - 1) / kDilation;
 constexpr int kItemBytes = 4;
 constexpr int kVectorItems = 16 / kItemBytes;
 constexpr int kStepChannels = 32 / kItemBytes;
 constexpr int kConsumers = 2;
 constexpr int kThreads = 128 * (kConsumers + 1);
 constexpr int kLoaders = 96;
-constexpr int kPhases = kStride * kStride;
-constexpr int kPhaseSets = kPhases / 5;
+constexpr int kChannelBlocks = (kGroupOutChannels + kChannels - 1) / kChannels;
+constexpr int kShifts = kShiftsCount * kShiftsCount;
 constexpr int kTaps = kKernel * kKernel;
-constexpr int kProducts = 5;
-constexpr int kAccumulated = 26;
-constexpr int kAccumulatedProducts = 3;
+constexpr int kAccumulated = 28115776;
+constexpr int kAccumulatedProducts = 9;
 constexpr int kBatchSteps = 2;
 constexpr int kBatches = 2;  // that have fragments in registers
 constexpr int kKTileBytes = kKTileSteps * 32;
@@ -590,14 +587,11 @@ constexpr int kRowPatches = 33;
 // Registers of a thread that multiplies, and of a thread that loads: a multiprocessor has 65,536.
 constexpr int kConsumerRegisters = 208;
 constexpr int kProducerRegisters = 504 - 2 * kConsumerRegisters;
-constexpr int kChannelBytes = 544;
-constexpr int kInputStageBytes = kKTileChannels * kChannelBytes;
-constexpr int kThreadPatches = 3;
+constexpr int kPatchLanes = 24;
 constexpr int kKTileVectors = kKTileBytes / 16;
 constexpr int kPieceBytes = kChannels * kKTileBytes;
-constexpr int kWeightStageBytes = kShiftsMostTaps * kPieceBytes;
-constexpr long long kSetBytes = 24576;
-constexpr long long kWeightBytes = kPhaseSets * kSetBytes;
+constexpr long long kSetBytes = 18432;
+constexpr long long kWeightBytes = kChannelBlocks * kSetBytes;
 // A thread prepares every second 16-byte vector of one tap, output channel and k-tile.
 constexpr long long kPreparingItems = 1152;
 // A warpgroup stages contiguous outputs, to store whole rows, as `staged[channel][position][phase]`: some channels of
@@ -609,10 +603,7 @@ constexpr int kStagedPitch = 64 * kRun + 4;
 constexpr int kStagedBytes = kStagedChannels * kStagedPitch * 4;
 // The most neighbouring outputs of a row that are stored at once, if rows are aligned.
 constexpr int kMostWidth = 4;
-constexpr int kInputsAt = kWeightStages * kWeightStageBytes;
-constexpr int kRawAt = kInputsAt + kInputStages * kInputStageBytes;
-constexpr int kOffsetsAt = kRawAt + kConsumers * kStagedBytes;
-constexpr int kSharedBytes = kOffsetsAt + 16 * (kWeightStages + kInputStages);
+constexpr int kInputsAt = 18432;
 // How many neighbouring channels a thread has. channels_last outputs: it stores them together.
 constexpr int kChannelWidth = 2;
 
@@ -626,7 +617,6 @@ constexpr int kChannelWidth = 2;
   unsigned char* name = tconv_shared
 #endif
 
-TCONV_CONSTANT int greatest_common_divisor(int a, int b) { return b == 0 ? a : greatest_common_divisor(b, a % b); }
 template <class Number> TCONV_CONSTANT Number ceil_div(Number a, Number b) { return (a + b - 1) / b; }
 TCONV_CONSTANT int power_of_two_from(int value) {
   int power = 1;
@@ -691,15 +681,6 @@ TCONV_CONSTANT long long plane_of(const int (&sizes)[3]) {
   return static_cast<long long>(sizes[0]) * sizes[1] * sizes[2];
 }
 TCONV_CONSTANT long long larger(long long a, long long b) { return a < b ? b : a; }
-
-// 1 / value within one unit of rounding; 0 for huge values: PTX rcp.approx.ftz.f32.
-#if !defined(TCONV_EMULATOR)
-TCONV_DEVICE float inverse(float value) {
-  float result;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
-  return result;
-}
-#endif
 
 // A factor of a product, rounded to TF32 where the precision says so. The result equals PTX cvt.rn.tf32.f32 (from sm_90
 // on) and cvt.rna.tf32.f32 (from sm_80 on). Integers do it on every GPU, and faster for kernels on CUDA cores.
@@ -806,12 +787,11 @@ TCONV_DEVICE void give_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u
 
 // The instruction for `Rows` rows of the second factor, PTX's N.
 template <class Factor, int Rows> struct WarpgroupProduct;
-template <> struct WarpgroupProduct<float, 64> {
-  static TCONV_DEVICE void add(float (&accumulators)[32], const unsigned (&a)[4], unsigned long long factor) {
-    asm volatile("{ .reg .pred adds; setp.eq.b32 adds, 0, 0; wgmma.mma_async.sync.aligned.m64n64k8.f32.tf32.tf32 {%0, "
-        "%1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22,"
-        " %23, %24, %25, %26, %27, %28, %29, %30, %31}, {%32, %33, %34, %35}, %36, adds, 1, 1; }"
-                 : TCONV_OCTET(0), TCONV_OCTET(8), TCONV_OCTET(16), TCONV_OCTET(24)
+template <> struct WarpgroupProduct<float, 16> {
+  static TCONV_DEVICE void add(float (&accumulators)[8], const unsigned (&a)[4], unsigned long long factor) {
+    asm volatile("{ .reg .pred adds; setp.eq.b32 adds, 0, 0; wgmma.mma_async.sync.aligned.m64n16k8.f32.tf32.tf32 {%0, "
+        "%1, %2, %3, %4, %5, %6, %7}, {%8, %9, %10, %11}, %12, adds, 1, 1; }"
+                 : TCONV_OCTET(0)
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(factor));
   }
 };
@@ -885,16 +865,6 @@ template <int Bytes> struct ArrivingCopies {
 };
 #endif
 
-// The number whose product with `value` is 1 modulo `modulus`, by Euclid's algorithm; the two must be coprime.
-TCONV_CONSTANT int modular_inverse(int value, int modulus) {
-  long long low = 0, high = 1, rest = modulus, left = value % modulus;
-  while (left > 1) {
-    const long long quotient = rest / left, next_rest = rest % left, next = low - quotient * high;
-    rest = left, left = next_rest, low = high, high = next;
-  }
-  return modulus == 1 ? 0 : static_cast<int>((high % modulus + modulus) % modulus);
-}
-
 // One spatial axis of a layer. Tap k and input i meet at output i*stride + k*dilation - padding. Let phase be output
 // modulo stride, and position q output / stride, rounded down. Each tap belongs to one phase, and tap k reads input
 // q - shift_of(k). The taps of one phase lie tap_period apart and read inputs that lie shift_period apart. Example with
@@ -905,8 +875,6 @@ TCONV_CONSTANT int modular_inverse(int value, int modulus) {
 //            1     0, 2    q + 1, q
 template <int Kernel, int Stride, int Padding, int Dilation> struct Axis {
   static constexpr int kernel = Kernel, stride = Stride, padding = Padding, dilation = Dilation;
-  static constexpr int common = greatest_common_divisor(stride, dilation);
-  static constexpr int tap_period = stride / common, shift_period = dilation / common;
 
   // (tap * dilation - padding) / stride, rounded down also where it is negative.
   static TCONV_CONSTANT int shift_of(int tap) {
@@ -914,18 +882,6 @@ template <int Kernel, int Stride, int Padding, int Dilation> struct Axis {
     const long long distance = static_cast<long long>(tap) * dilation + (cut_off * stride - padding);
     return static_cast<int>(distance / stride) - cut_off;
   }
-
-  // The first tap of a phase, or `kernel` if it has none.
-  static TCONV_CONSTANT int first_tap(int phase) {
-    constexpr int inverse = modular_inverse(shift_period % tap_period, tap_period);
-    const int distance = (phase + padding % stride) % stride;
-    if (distance % common != 0) return kernel;
-    int tap = distance / common;
-    if (inverse > 1) tap = static_cast<int>(static_cast<long long>(tap) * inverse % tap_period);
-    return tap < kernel ? tap : kernel;
-  }
-
-  static TCONV_CONSTANT int taps(int phase) { return ceil_div(kernel - first_tap(phase), tap_period); }
 };
 
 // The inputs that the taps of one axis read: position q reads q - shift, for `count` shifts from `lowest` on, `step`
@@ -941,20 +897,6 @@ template <class Axis> struct Shifts {
         static_cast<long long>(phase) + Axis::padding + static_cast<long long>(lowest + number * step) * Axis::stride;
     return distance < 0 || distance % Axis::dilation != 0 || distance / Axis::dilation >= Axis::kernel ? -1
         : static_cast<int>(distance / Axis::dilation);
-  }
-
-  // The distance from a position's input at the highest shift, the first of its halo, to its input at shift `number`.
-  static TCONV_CONSTANT int behind(int number) { return halo - number * step; }
-
-  // The taps that read at shift `number`, each of another phase: the first of them, and their number.
-  static TCONV_CONSTANT int first_tap(int number) {
-    const long long distance = Axis::padding + static_cast<long long>(lowest + number * step) * Axis::stride;
-    return distance < 0 ? 0 : static_cast<int>((distance + Axis::dilation - 1) / Axis::dilation);
-  }
-  static TCONV_CONSTANT int taps(int number) {
-    const long long behind = Axis::padding + static_cast<long long>(lowest + number * step + 1) * Axis::stride;
-    const long long next = (behind + Axis::dilation - 1) / Axis::dilation;
-    return static_cast<int>(next < Axis::kernel ? next : Axis::kernel) - first_tap(number);
   }
 };
 
@@ -986,12 +928,16 @@ template <class Kernel> struct BlockTiles {
   }
 };
 
+// The first input of a block tile's halo, where its block has all shifts. It may lie outside the map.
+TCONV_DEVICE BlockTilePosition halo_of(const BlockTilePosition& block_tile) {
+  return {block_tile.image, block_tile.depth, block_tile.row, block_tile.column};
+}
+
 // The input of a block's group. The halo is the box of all inputs around a block tile that its taps can read; `Shape`
 // has its sizes.
 template <class Kernel> struct InputMap {
   int batch, depths, rows, columns;
   int plane;
-  const float* first;  // of the block tile's first image and the block's group
 
   TCONV_DEVICE InputMap(int batch, int depths, int rows, int columns) : batch(batch), depths(depths), rows(rows),
       columns(columns), plane(depths * rows * columns) {}
@@ -1016,13 +962,14 @@ template <class Kernel> struct InputMap {
 // `input_reach` channels of the input and `output_reach` of the output.
 template <class Kernel>
 TCONV_CONSTANT Launch block_tiles_launch(const Sizes& sizes, const int (&positions)[3], int at_once) {
-  const long long works = static_cast<long long>(kPhaseSets) * sizes.batch * positions[0] *
+  const long long works = static_cast<long long>(kChannelBlocks) * sizes.batch * positions[0] *
       ceil_div(positions[1], Kernel::block_tile_rows) * ceil_div(positions[2], Kernel::block_tile_columns);
-  const long long most = larger(1, at_once), turns = ceil_div(works, most);
+  const long long most = larger(1, at_once / kChannelBlocks) * kChannelBlocks;
+  const long long turns = ceil_div(works, most) * kChannelBlocks;
   Launch launch = {};
-  launch.blocks = ceil_div(works, turns);
+  launch.blocks = ceil_div(works, turns) * kChannelBlocks;
   launch.counted = works + launch.blocks;  // a walk ends beyond the last work, by less than a grid
-  launch.threads = kThreads, launch.shared_bytes = kSharedBytes;
+  launch.threads = kThreads, launch.shared_bytes = Kernel::shared_bytes;
   launch.wide_index = larger(plane_of(sizes.input) * kGroupInChannels, plane_of(sizes.output)) >= index_limit;
   launch.weight_blocks = (kPreparingItems + static_cast<long long>(preparing_threads) - 1) /
       static_cast<long long>(preparing_threads);
@@ -1060,12 +1007,15 @@ TCONV_CONSTANT int axis_positions(int output_size) { return (output_size - 1) / 
 // How many products before this one have accumulators.
 TCONV_CONSTANT int wgmma_accumulators_before(int product) { return bit_count(kAccumulated & ((1u << product) - 1)); }
 
-// The row of a block's weights that holds a channel. A thread has two of each eight rows; rows are dealt out such
-// that a thread's channels are neighbours.
-TCONV_CONSTANT int wgmma_row_of(int channel) {
-  const int in_group = channel % (4 * kChannelWidth), own = in_group % kChannelWidth;
-  return channel - in_group + own / 2 * 8 + in_group / kChannelWidth * 2 + own % 2;
+// The first tap of a phase, or `kernel` if it has none.
+TCONV_CONSTANT int axis_first_tap(int phase) {
+  const int distance = (phase + 1 % kStride) % kStride;
+  int tap = distance;
+  tap = static_cast<int>(static_cast<long long>(tap) * 3 % kStride);
+  return tap < kKernel ? tap : kKernel;
 }
+
+TCONV_CONSTANT int axis_taps(int phase) { return ceil_div(kKernel - axis_first_tap(phase), kStride); }
 
 // The taps that read at shift `number`, each of another phase: the first of them, and their number.
 TCONV_CONSTANT int shifts_first_tap(int number) {
@@ -1077,6 +1027,37 @@ TCONV_CONSTANT int shifts_taps(int number) {
   const long long behind = 1 + static_cast<long long>(-1 + number + 1) * kStride;
   const long long next = (behind + kDilation - 1) / kDilation;
   return static_cast<int>(next < kKernel ? next : kKernel) - shifts_first_tap(number);
+}
+
+// The taps that read at shift `number`, each of another phase: the first of them, and their number.
+TCONV_CONSTANT int depth_shifts_first_tap(int number) {
+  const long long distance = static_cast<long long>(number);
+  return distance < 0 ? 0 : static_cast<int>(distance);
+}
+
+TCONV_CONSTANT int depth_shifts_taps(int number) {
+  const long long behind = static_cast<long long>(number + 1);
+  return static_cast<int>(behind < 1 ? behind : 1) - depth_shifts_first_tap(number);
+}
+
+// How many pieces of an `all_phases` block's k-tile come before the pieces of a shift. Pieces follow each other by
+// shift, and at one shift by phase: on each axis that is the order of taps.
+TCONV_CONSTANT int wgmma_pieces_before(int depth, int column, int row) {
+  return depth_shifts_first_tap(depth) * kKernel * kKernel + depth_shifts_taps(depth) *
+      (shifts_first_tap(column) * kKernel + shifts_taps(column) * shifts_first_tap(row));
+}
+
+// The row of a block's weights that holds a channel. A thread has two of each eight rows; rows are dealt out such
+// that a thread's channels are neighbours.
+TCONV_CONSTANT int wgmma_row_of(int channel) {
+  const int in_group = channel % (4 * kChannelWidth), own = in_group % kChannelWidth;
+  return channel - in_group + own / 2 * 8 + in_group / kChannelWidth * 2 + own % 2;
+}
+
+// The tap through which a phase reads at shift number `number`; -1 if there is none.
+TCONV_CONSTANT int depth_shifts_tap(int phase, int number) {
+  const long long distance = static_cast<long long>(phase) + static_cast<long long>(number);
+  return distance < 0 || distance >= 1 ? -1 : static_cast<int>(distance);
 }
 
 // The tap through which a phase reads at shift number `number`; -1 if there is none.
@@ -1111,27 +1092,6 @@ TCONV_DEVICE bool wgmma_is_in_block_tile(int number, int tile) {
   return number + tile * kPositionNumbers < kBlockTilePositions;
 }
 
-// The taps of one phase on an axis, by number: the last one has the highest shift.
-template <class Axis> struct WgmmaPhase {
-  int first, count;
-
-  TCONV_DEVICE explicit WgmmaPhase(int phase) : first(Axis::first_tap(phase)), count(Axis::taps(phase)) {}
-  // The distance from the last tap's input, the first one in memory, to a tap's input.
-  TCONV_DEVICE int behind(int number) const { return (count - 1 - number) * Axis::shift_period; }
-  TCONV_DEVICE int highest_shift() const { return Axis::shift_of(first) + behind(0); }
-};
-
-// The phase of a block on each axis, of one that has one there: `column` is meant only for `one_phase` blocks.
-struct WgmmaPhases {
-  WgmmaPhase<Axis<1, 1, 0, 1>> depth;
-  WgmmaPhase<Axis<3, 5, 1, 2>> row;
-  WgmmaPhase<Axis<3, 5, 1, 2>> column;
-
-  TCONV_DEVICE explicit WgmmaPhases(int phase) : depth(phase / (kStride * kStride)), row(phase / kStride % kStride),
-      column(phase % kStride) {}
-  TCONV_DEVICE int taps() const { return depth.count * row.count * column.count; }
-};
-
 // The works of a grid: every block tile with every set of weights. Works with the same block tile follow each other. A
 // block does every gridDim.x-th work.
 template <class Kernel> struct WgmmaWork {
@@ -1140,70 +1100,58 @@ template <class Kernel> struct WgmmaWork {
 
   TCONV_DEVICE WgmmaWork(int batch, int output_depth, int output_height, int output_width, int number)
       : block_tiles(output_depth, axis_positions(output_height), axis_positions(output_width)),
-      count(block_tiles.count(batch) * kPhaseSets), number(number) {}
+      count(block_tiles.count(batch) * kChannelBlocks), number(number) {}
 
   TCONV_DEVICE void next() { number += static_cast<int>(gridDim.x); }
-  // Whether the work has a tap. Of one without, nothing is loaded or multiplied.
-  TCONV_DEVICE bool has_taps() const {
-    const WgmmaPhases phase(first_phase());
-    return phase.depth.count * phase.row.count > 0;
-  }
 
-  TCONV_DEVICE int weight_set() const {
-    // The sets move on by one with every round of the grid. Otherwise a block would have the same set each time, and
-    // the few that have taps would do all the multiplying.
-    const int own = number % kPhaseSets, round = (number - own) / static_cast<int>(gridDim.x);
-    return (own + round % kPhaseSets) % kPhaseSets;
-  }
-  TCONV_DEVICE int first_phase() const { return weight_set() % kPhaseSets * 5; }
-  TCONV_DEVICE BlockTilePosition block_tile() const { return block_tiles.block_tile(number / kPhaseSets); }
+  TCONV_DEVICE BlockTilePosition block_tile() const { return block_tiles.block_tile(number / kChannelBlocks); }
   // The halo's first input, which may lie outside the image.
   TCONV_DEVICE BlockTilePosition halo() const {
     const BlockTilePosition from = block_tile();
-    // A block with one phase on an axis has only the shifts of this phase.
-    const WgmmaPhases phase(first_phase());
-    return {from.image, from.depth - phase.depth.highest_shift(), from.row - phase.row.highest_shift(), from.column};
+    return halo_of(from);
   }
 };
 
 // Stages of shared memory that go round: the producer fills one while consumers read others. Each stage has two
 // mbarriers, "full" and "empty", together 16 bytes. One register, `turn`, holds the next stage and the parity of the
 // rounds so far, which is the parity to wait for. One register, because accumulators leave few.
-template <int Count> struct WgmmaStages {
+struct WgmmaStages {
   unsigned char* barriers;
   int turn = 0;  // stage + Count * parity
 
   TCONV_DEVICE explicit WgmmaStages(unsigned char* barriers) : barriers(barriers) {}
   TCONV_DEVICE static void make(unsigned char* barriers, int producers, int consumers) {
-    for (int i = 0; i < Count; ++i) {
+    for (int i = 0; i < 4; ++i) {
       make_barrier(barriers + 16 * i, producers);
       make_barrier(barriers + 16 * i + 8, consumers);
     }
   }
-  TCONV_DEVICE int stage() const { return turn < Count ? turn : turn - Count; }
-  TCONV_DEVICE unsigned parity() const { return turn < Count ? 0 : 1; }
+  TCONV_DEVICE int stage() const { return turn < 4 ? turn : turn - 4; }
+  TCONV_DEVICE unsigned parity() const { return turn < 4 ? 0 : 1; }
   TCONV_DEVICE unsigned char* full() const { return barriers + 16 * stage(); }
   TCONV_DEVICE unsigned char* empty() const { return empty(stage()); }
   TCONV_DEVICE unsigned char* empty(int number) const { return barriers + 16 * number + 8; }
   TCONV_DEVICE void wait_full() const { wait(full(), parity()); }
   TCONV_DEVICE void wait_empty() const { wait(empty(), parity() ^ 1); }
-  TCONV_DEVICE void next() { turn = turn + 1 < 2 * Count ? turn + 1 : 0; }
+  TCONV_DEVICE void next() { turn = turn + 1 < 8 ? turn + 1 : 0; }
 };
 
 // Copies the thread's patches of one k-tile to `to`, where they lie channel by channel.
 template <class Kernel, class Copies>
 TCONV_DEVICE void wgmma_copy_patches(Copies& copies, int thread, const float* first, int plane, unsigned inside,
-    const int (&offsets)[kThreadPatches], unsigned char* to) {
-  constexpr int lanes = Kernel::patch_lanes, sharers = kLoaders / lanes;
+    const int (&offsets)[Kernel::thread_patches], unsigned char* to) {
+  constexpr int sharers = kLoaders / kPatchLanes;
   const long long pitch = static_cast<long long>(sharers) * plane;
   const float* from = first;
-  to += thread / lanes * kChannelBytes + thread % lanes * Kernel::patch_bytes;
+  to += thread / kPatchLanes * Kernel::channel_bytes + thread % kPatchLanes * Kernel::patch_bytes;
   // A copy reads the registers of its address late. Unrolled, copies in flight have registers of their own.
-#pragma unroll(4 / kThreadPatches)
-  for (int turn = 0; turn < ceil_div(kKTileChannels, sharers); ++turn) {
-    TCONV_UNROLL for (int i = 0; i < kThreadPatches; ++i)
-      if ((i + 1) * lanes <= Kernel::halo_patches || thread % lanes + i * lanes < Kernel::halo_patches)
-        copies.begin(to + turn * sharers * kChannelBytes + i * lanes * Kernel::patch_bytes, from + offsets[i],
+#pragma unroll(Kernel::thread_patches < 4 ? 4 / Kernel::thread_patches : 1)
+  for (int turn = 0; turn < (kKTileChannels + sharers - 1) / sharers; ++turn) {
+    TCONV_UNROLL for (int i = 0; i < Kernel::thread_patches; ++i)
+      if ((i + 1) * kPatchLanes <= Kernel::halo_patches || thread % kPatchLanes + i *
+          kPatchLanes < Kernel::halo_patches)
+        copies.begin(to + turn * sharers * Kernel::channel_bytes + i * kPatchLanes * Kernel::patch_bytes,
+            from + offsets[i],
                      (inside >> i & 1u) != 0);
     from += pitch;
   }
@@ -1215,32 +1163,30 @@ TCONV_DEVICE void wgmma_load_inputs(const WgmmaWork<Kernel>& first_work, int thr
     unsigned char* barriers, const float* x, int batch, int depths, int rows, int columns) {
   // Loads inputs that are copied channel by channel.
   const InputMap<Kernel> map(batch, depths, rows, columns);
-  WgmmaStages<3> stages(barriers);
+  WgmmaStages stages(barriers);
   ArrivingCopies<Kernel::patch_bytes> copies;
   unsigned inside;
-  int offsets[kThreadPatches];
+  int offsets[Kernel::thread_patches];
   for (WgmmaWork<Kernel> work = first_work; (work.number < work.count); work.next()) {
-    if (!work.has_taps()) continue;
     const BlockTilePosition halo = work.halo();
     // The first input of a group in an image.
     const float* const of_image = x + static_cast<long long>(halo.image) * kGroupInChannels * map.plane;
     // Inputs that are copied channel by channel, as they lie in global memory: a thread copies some patches of
     // neighbouring columns, each in some channels of a k-tile.
-    constexpr int lanes = Kernel::patch_lanes;
     inside = 0;
     // Block tiles begin at multiples of a patch, halos anywhere: a row's first patch begins `lead` columns before the
     // halo.
     const int lead = (halo.column % Kernel::patch_columns + Kernel::patch_columns) % Kernel::patch_columns;
-    TCONV_UNROLL for (int i = 0; i < kThreadPatches; ++i) {
-      const int patch = thread % lanes + i * lanes;
+    TCONV_UNROLL for (int i = 0; i < Kernel::thread_patches; ++i) {
+      const int patch = thread % kPatchLanes + i * kPatchLanes;
       const auto place = map.place(halo, patch / kRowPatches, patch % kRowPatches * Kernel::patch_columns - lead);
       if (patch < Kernel::halo_patches && place.inside) inside |= 1u << i;
-      offsets[i] = (place.image * kGroupInChannels + thread / lanes) * map.plane + place.position;
+      offsets[i] = (place.image * kGroupInChannels + thread / kPatchLanes) * map.plane + place.position;
     }
 
     stages.wait_empty();
     wgmma_copy_patches<Kernel>(copies, thread, of_image, map.plane, inside, offsets,
-                                    shared + kInputsAt + stages.stage() * kInputStageBytes);
+                                    shared + kInputsAt + stages.stage() * Kernel::input_stage_bytes);
     copies.arrive(stages.full());
     stages.next();
   }
@@ -1300,8 +1246,12 @@ template <class Kernel> struct WgmmaStore {
   // Contiguous outputs whose neighbours are in other threads go through shared memory. A warpgroup stages them as
   // `staged[channel][position][phase]`, in subtiles: some channels of a tile at neighbouring phases.
   struct Subtile { int tile, phase, octet; };
-  static constexpr int subtile_octets = kChannels / 8, subtiles = subtile_octets;
-  static TCONV_DEVICE Subtile subtile_of(int number) { return {number / subtile_octets, 0, number % subtile_octets}; }
+  static constexpr int subtile_octets = kChannels / 8, subtile_phases = kPhases / run;
+  static constexpr int subtiles = subtile_phases * subtile_octets;
+  static TCONV_DEVICE Subtile subtile_of(int number) {
+    return {number / subtile_octets / subtile_phases, number / subtile_octets % subtile_phases * run,
+            number % subtile_octets};
+  }
 
   TCONV_DEVICE void stage(const Subtile& subtile) const {
     TCONV_UNROLL for (int k = 0; k < 4; ++k)
@@ -1369,6 +1319,7 @@ template <class Kernel> struct WgmmaStore {
     // instruction cache. So then the loop stays, and `stage` is there once for each subtile.
 #pragma unroll(subtiles)
     for (int number = 0; number < subtiles; ++number) {
+      if (!(axis_taps(subtile_of(number).phase / kStride % kStride) > 0)) continue;
       meet<128>(1 + warp / 4);  // nobody reads what is staged any more
       stage(subtile_of(number));
       meet<128>(1 + warp / 4);  // all of it is staged
@@ -1390,9 +1341,9 @@ template <class Kernel> struct WgmmaStore {
         float* const slab = y + (static_cast<long long>(image) * y_channels + channel) * plane() +
                               depth * rows * columns;
 #pragma unroll 1
-        for (int of_slab = 0; of_slab < Kernel::block_tile_rows; ++of_slab) {
-          const int row = (block_tile.row + of_slab) * kStride + row_phase;
-          if (!in_range(row, rows)) continue;
+        for (int of_slab = 0; of_slab < Kernel::block_tile_rows * kStride; ++of_slab) {
+          const int row = (block_tile.row + of_slab / kStride) * kStride + row_phase + of_slab % kStride;
+          if (!in_range(row, rows) || !(axis_taps(of_slab % kStride) == 0)) continue;
           float* const to = slab + row * columns + first_column;
           store_span(to, row_columns);
         }
@@ -1415,10 +1366,8 @@ template <class Kernel> struct WgmmaStore {
     if (present) store_vector(to, rounded(values));
   }
 
-  TCONV_DEVICE void store(bool has_taps) const {
-    const bool nothing_staged = !has_taps;
-    if (nothing_staged) store_without_taps();
-    if (nothing_staged) return;
+  TCONV_DEVICE void store() const {
+    store_without_taps();
     constexpr int half = kMostWidth / 2;
     if (columns % kMostWidth == 0)
       store_rows<kMostWidth>();
@@ -1453,7 +1402,7 @@ TCONV_DEVICE void wgmma_weights(const float* weight, float* prepared) {
   Digits digits(item);
   const int first_vector = digits.next(2);
   int tap = digits.next(kTaps), channel = digits.next(kChannels);
-  const int k_tile = digits.next(1), channel_block = digits.next(1), group = static_cast<int>(digits.rest);
+  const int k_tile = digits.next(1), channel_block = digits.next(kChannelBlocks), group = static_cast<int>(digits.rest);
 
   const int out_channel = channel_block * kChannels + channel;
   int phase_set, piece;
@@ -1463,16 +1412,18 @@ TCONV_DEVICE void wgmma_weights(const float* weight, float* prepared) {
     const WgmmaTap<Axis<3, 5, 1, 2>> row(tap / kKernel % kKernel);
     const WgmmaTap<Axis<3, 5, 1, 2>> column(tap % kKernel);
     const int phase = (depth.phase * kStride + row.phase) * kStride + column.phase;
-    phase_set = phase / 5;
-    // Visits are taps. `one_phase`: those of the phase, along the height fastest. `row_phases`: those along depth and
-    // height, and shifts along the width; the pieces follow the order of taps along the width.
-    const WgmmaPhases own(phase);
-    const int d = depth.tap - own.depth.first, r = (row.tap - own.row.first) / kStride;
-    piece = (d * own.row.count + r) * kKernel + column.tap;
+    phase_set = phase / kPhases;
+    // Visits are the same shifts. Each has a piece of every phase that has a tap there.
+    const int rows = shifts_taps(row.shift), columns = shifts_taps(column.shift);
+    piece = wgmma_pieces_before(depth.shift, column.shift, row.shift) +
+            ((depth.tap - depth_shifts_first_tap(depth.shift)) * rows + row.tap -
+             shifts_first_tap(row.shift)) *
+                columns +
+            column.tap - shifts_first_tap(column.shift);
   }
   const int row = wgmma_row_of(channel);
-  const long long set = (static_cast<long long>(group) + channel_block) * kPhaseSets;
-  const long long product = static_cast<long long>(k_tile) * kKernel + piece;
+  const long long set = static_cast<long long>(group) * kChannelBlocks + channel_block;
+  const long long product = static_cast<long long>(k_tile) * kTaps + piece;
   unsigned char* const to =
       reinterpret_cast<unsigned char*>(prepared) + (set + phase_set) * kSetBytes + product * kPieceBytes;
   TCONV_UNROLL for (int pair = 0; pair < kKTileVectors / 2; ++pair) {
@@ -1492,27 +1443,27 @@ TCONV_DEVICE void wgmma_weights(const float* weight, float* prepared) {
 // done (the barrier "empty"). The copy's bytes complete the barrier "full".
 template <class Kernel> TCONV_DEVICE void wgmma_load_weights(const WgmmaWork<Kernel>& first_work, unsigned char* shared,
                                       unsigned char* barriers, const unsigned char* prepared) {
-  WgmmaStages<6> stages(barriers);
+  WgmmaStages stages(barriers);
   for (WgmmaWork<Kernel> work = first_work; (work.number < work.count); work.next()) {
-    const unsigned char* const set = prepared + work.weight_set() * kSetBytes;
-    int visits = kShiftsCount;
-    const WgmmaPhases own(work.first_phase());
-    visits = own.depth.count * own.row.count * kShiftsCount;
+    const unsigned char* const set = prepared + work.number % kChannelBlocks * kSetBytes;
+    int visits = kShifts;
 
     const unsigned char* from = set;
 #pragma unroll 1
     for (int visit = 0; visit < visits; ++visit) {
-      const int pieces = shifts_taps(visit % kShiftsCount);
+      const int pieces = depth_shifts_taps(visit / (kShiftsCount * kShiftsCount)) *
+          shifts_taps(visit / kShiftsCount % kShiftsCount) * shifts_taps(visit % kShiftsCount);
       if (pieces == 0) continue;
       const int bytes = pieces * kPieceBytes;
       stages.wait_empty();
       arrive_and_expect(stages.full(), bytes);
       // Packed weights lie as in memory. Others may not: a phase may have fewer taps than its block has stages.
-      const int at = stages.stage() * kWeightStageBytes;
+      const int at = static_cast<int>(from - set);
       copy_to_shared(shared + at, from, bytes, stages.full());
       from += bytes;
       stages.next();
     }
+    break;
   }
 }
 
@@ -1522,20 +1473,19 @@ template <class Kernel> struct WgmmaConsumer {
   static constexpr int halves = 2;
 
   unsigned char* const shared;
-  const int lane;
   int places[1][halves];  // of the lane's positions in a stage of inputs, in bytes
   WgmmaAccumulators accumulators;
   unsigned fragments[kBatches][kBatchSteps][1][1][4];
   WarpgroupProducts products;
-  WgmmaStages<6> weights;
-  WgmmaStages<3> inputs;
+  WgmmaStages weights;
+  WgmmaStages inputs;
   bool read = false;  // whether the last visit's stages of weights are not given back yet
 
-  TCONV_DEVICE WgmmaConsumer(unsigned char* shared, int warp, int lane) : shared(shared), lane(lane),
-      weights(shared + kOffsetsAt), inputs(shared + kOffsetsAt + 16 * kWeightStages) {
+  TCONV_DEVICE WgmmaConsumer(unsigned char* shared, int warp, int lane) : shared(shared),
+      weights(shared + Kernel::barriers_at), inputs(shared + Kernel::barriers_at + 16 * kWeightStages) {
     TCONV_UNROLL for (int half = 0; half < halves; ++half) {
       int of_warp, at_channel;  // positions g and g + 8 of the warp's sixteen, one channel of four
-      of_warp = lane / 4 + 8 * half, at_channel = lane % 4 * kChannelBytes;
+      of_warp = lane / 4 + 8 * half, at_channel = lane % 4 * Kernel::channel_bytes;
       const int number = warp * 16 + of_warp;
       const bool is_in_block_tile = wgmma_is_in_block_tile(number, 0);
       const BlockTilePosition at = wgmma_in_block_tile<Kernel>(is_in_block_tile ? number : 0, is_in_block_tile ? 0 : 0);
@@ -1553,7 +1503,7 @@ template <class Kernel> struct WgmmaConsumer {
   TCONV_DEVICE void load(const unsigned char* moved, int step, unsigned (&fragments)[1][1][4]) const {
     TCONV_UNROLL for (int word = 0; word < 4; ++word)
       fragments[0][0][word] = *reinterpret_cast<const unsigned*>(moved + places[0][word % 2 % halves] +
-          (step * kStepChannels + word / 2 * 4) * kChannelBytes);
+          (step * kStepChannels + word / 2 * 4) * Kernel::channel_bytes);
     TCONV_UNROLL for (int word = 0; word < 4; ++word) {
       const float value = __uint_as_float(fragments[0][0][word]);
 
@@ -1562,20 +1512,17 @@ template <class Kernel> struct WgmmaConsumer {
   }
 
   // Gives back the stages of weights before `end`, which the last visit has read. Its products must be done.
-  TCONV_DEVICE void give_back(int end) {
-    // Unrolled: in a loop, the compiler would wait for the products that are on their way.
-
-    const int stage = end - 1;
-    if (read && lane == 0) arrive(weights.empty(stage < 0 ? stage + kWeightStages : stage));
-    read = false;
-  }
+  TCONV_DEVICE void give_back(int end) { read = false; }
 
   // Begins the products of a batch of steps with one visit's weights. `row_visit` counts visits that share fragments.
-  TCONV_DEVICE void multiply(WgmmaAccumulators& accumulators, int batch, const FactorRows<128>& rows, int column) {
+  TCONV_DEVICE void multiply(WgmmaAccumulators& accumulators, int batch, const FactorRows<128>& rows,
+                             int depth, int row, int column) {
     TCONV_UNROLL for (int step = 0; step < kBatchSteps; ++step) {
       int piece = 0;
-      TCONV_UNROLL for (int product = 0; product < kProducts; ++product) {
-        if (!(shifts_tap(product % kStride, column) >= 0)) continue;
+      TCONV_UNROLL for (int product = 0; product < kPhases; ++product) {
+        if (!((depth_shifts_tap(product / (kStride * kStride), depth) >= 0 &&
+                            shifts_tap(product / kStride % kStride, row) >= 0) &&
+         shifts_tap(product % kStride, column) >= 0)) continue;
         // Exact products: the small ones come first.
 
         products.template add<float, kChannels>(accumulators.values[0][wgmma_accumulators_before(product)],
@@ -1599,8 +1546,7 @@ template <class Kernel> struct WgmmaConsumer {
       // The first batch begins its products as the weights of each visit land.
       if (batch == 0) weights.wait_full();
       products.begin_group();
-      const int from = stage * kWeightStageBytes;
-      multiply(accumulators, batch, FactorRows<128>(shared + from), column);
+      multiply(accumulators, batch, FactorRows<128>(shared + packed), depth, row, column);
       products.end_group();
       if (batch == 0) weights.next();
       stage = stage + 1 == kWeightStages ? 0 : stage + 1;
@@ -1619,31 +1565,30 @@ template <class Kernel> struct WgmmaConsumer {
   // Where a stage's inputs begin for a visit. The first three arguments are distances to the halo's first input, which
   // the highest shifts read; `highest` is the highest shift along the width.
   TCONV_DEVICE const unsigned char* moved(int depth, int row, int column, int highest) const {
-    return shared + kInputsAt + inputs.stage() * kInputStageBytes +
+    return shared + kInputsAt + inputs.stage() * Kernel::input_stage_bytes +
            wgmma_halo_offset<Kernel>(depth, row, column, highest) * kItemBytes;
   }
 
-  // The products of a k-tile in a `row_phases` block: a visit for each tap along depth and height and each shift along
-  // the width.
-  TCONV_DEVICE void visit_row(const WgmmaPhases& phase) {
-    int d = 0, r = 0;
-#pragma unroll 1
-    do {
-      TCONV_UNROLL for (int c = 0; c < kShiftsCount; ++c)
-        if (shifts_taps(c) > 0)
-          visit(moved(phase.depth.behind(d), phase.row.behind(r), 1 - c, 0), 0, 0, c, 0);
-      if (++r < phase.row.count) continue;
-      r = 0, ++d;
-    } while (d < phase.depth.count);
+  // The products of a k-tile in a `uniform` or `all_phases` block: a visit for each shift.
+  TCONV_DEVICE void visit_shifts() {
+#pragma unroll(kShiftsCount)
+    for (int c = 0; c < kShiftsCount; ++c)
+#pragma unroll(kShiftsCount)
+      for (int r = 0; r < kShiftsCount; r += 1) {
+        if (shifts_taps(r) * shifts_taps(c) == 0) continue;
+        const int packed = wgmma_pieces_before(0, c, r) * kPieceBytes;
+        visit(moved(0, 1 - r, 1 - c, 0), 0, r, c, packed);
+      }
   }
 
   // The accumulators of a block tile.
   TCONV_DEVICE void block_tile(int first_phase) {
     clear(accumulators);
+    weights.turn = 0;  // they are there since the first block tile
 
     inputs.wait_full();
     // Each loop has its own function. Written out here, loops that are never entered would change the others' code.
-    visit_row(WgmmaPhases(first_phase));
+    visit_shifts();
     arrive(inputs.empty());
     inputs.next();
     products.template wait<0>();
@@ -1656,12 +1601,12 @@ template <class Kernel>
 TCONV_DEVICE void wgmma(const float* x, const float* weight, float* y, int y_channels, int batch, int input_depth,
     int input_height, int input_width, int output_depth, int output_height, int output_width) {
   TCONV_SHARED(shared);
-  unsigned char* const weight_barriers = shared + kOffsetsAt;
+  unsigned char* const weight_barriers = shared + Kernel::barriers_at;
   unsigned char* const input_barriers = weight_barriers + 16 * kWeightStages;
   if (threadIdx.x == 0) {
     // "Empty" counts one arrival of each consumer warp for weights, and of each consumer thread for inputs.
-    WgmmaStages<6>::make(weight_barriers, 1, 4 * kConsumers);
-    WgmmaStages<3>::make(input_barriers, kLoaders, 128 * kConsumers);
+    WgmmaStages::make(weight_barriers, 1, 4 * kConsumers);
+    WgmmaStages::make(input_barriers, kLoaders, 128 * kConsumers);
     show_barriers();
   }
   __syncthreads();
@@ -1677,18 +1622,18 @@ TCONV_DEVICE void wgmma(const float* x, const float* weight, float* y, int y_cha
     wait_for_kernel_before();  // that kernel may still write where outputs go
     WgmmaConsumer<Kernel> consumer(shared, warp, lane);
     for (WgmmaWork<Kernel> work = first_work(); (work.number < work.count); work.next()) {
-      const bool has_taps = work.has_taps();
-      if (has_taps)
-        consumer.block_tile(work.first_phase());
+      consumer.block_tile(0);
       // Renewed: whatever the compiler derives from these ahead of the loop takes registers from the accumulators.
       const int images = renewed(batch), depths = renewed(output_depth), rows = renewed(output_height);
       const int columns = renewed(output_width);
       const unsigned own_thread = static_cast<unsigned>(renewed(thread));
       work = WgmmaWork<Kernel>(images, depths, rows, columns, renewed(work.number));
+      const int channel = work.number % kChannelBlocks * kChannels;
       const long long plane = static_cast<long long>(depths) * rows * columns, first = 0;
-      WgmmaStore<Kernel>{ consumer.accumulators, y + first * plane, work.block_tile(), work.first_phase(), 0,
-          reinterpret_cast<float*>(shared + kRawAt + warp / 4 * kStagedBytes), static_cast<int>(own_thread / 32),
-          static_cast<int>(own_thread % 32), y_channels, images, depths, rows, columns}.store(has_taps);
+      WgmmaStore<Kernel>{ consumer.accumulators, y + (first + channel) * plane, work.block_tile(), 0, channel,
+          reinterpret_cast<float*>(shared + Kernel::staged_at + warp / 4 * kStagedBytes),
+          static_cast<int>(own_thread / 32), static_cast<int>(own_thread % 32), y_channels, images, depths, rows,
+          columns}.store();
     }
   } else {
     give_registers<kProducerRegisters>();
@@ -1707,14 +1652,16 @@ TCONV_DEVICE void wgmma(const float* x, const float* weight, float* y, int y_cha
 
 // 2-D 32->64 k3 s5 p1 d2 tf32_rna
 struct conv_transpose2d_layer {
-  static constexpr int block_tile_columns = 128, block_tile_rows = 1, halo_rows = 1, halo_patches = 33, patch_bytes =
-      16, stacked_rows = 1, patch_lanes = 12, patch_columns = 4, row_places = 132;
+  static constexpr int block_tile_columns = 128, block_tile_rows = 1, halo_rows = 2, shared_bytes = 174464, stacked_rows
+      = 1, thread_patches = 3, patch_columns = 4, halo_patches = 66, channel_bytes = 1056, patch_bytes = 16,
+          input_stage_bytes = 33792, barriers_at = 174336, row_places = 132, staged_at = 153600;
 };
 
 // 2-D 32->64 k3 s5 p1 d2 tf32_rna
 struct conv_transpose2d_any_size_layer {
-  static constexpr int block_tile_columns = 32, block_tile_rows = 4, halo_rows = 4, halo_patches = 132, patch_bytes = 4,
-      stacked_rows = 4, patch_lanes = 48, patch_columns = 1, row_places = 33;
+  static constexpr int block_tile_columns = 32, block_tile_rows = 4, halo_rows = 5, shared_bytes = 125312, stacked_rows
+      = 4, thread_patches = 7, patch_columns = 1, halo_patches = 165, channel_bytes = 672, patch_bytes = 4,
+          input_stage_bytes = 21504, barriers_at = 125184, row_places = 33, staged_at = 104448;
 };
 
 TCONV_CONSTANT Launch conv_transpose2d_launch(const Sizes& sizes) {

@@ -767,8 +767,8 @@ MUTATIONS_OF_WGMMA = {
         "plain",
     ),
     "prepared channels beyond the last one": (
-        "position >= plane || channel >= channels",
-        "position >= plane",
+        "if (channel >= channels) continue;",
+        "",
         "wgmma-2d-dense-one-prepared",
         "address",
     ),
@@ -779,9 +779,29 @@ MUTATIONS_OF_WGMMA = {
         "address",
     ),
     "prepared inputs of the first image alone": (
-        "image * channels * plane;",
-        "0 * channels * plane;",
+        "static_cast<long long>(image) * channels + channel",
+        "static_cast<long long>(channel)",
         "wgmma-2d-k2-s2-one-prepared",
+        "plain",
+    ),
+    "prepared positions beyond the last one": (
+        "if (position >= positions) continue;\n        const unsigned image",
+        "const unsigned image",
+        "wgmma-2d-k2-s2-one-prepared",
+        "address",
+    ),
+    "one place of each tile prepared": (
+        "for (int turn = 0; turn < together; ++turn) {\n        const unsigned position = first + turn * of_turn;\n"
+        "        if (position >= positions) continue;\n#pragma unroll",
+        "for (int turn = 0; turn < 1; ++turn) {\n        const unsigned position = first + turn * of_turn;\n"
+        "        if (position >= positions) continue;\n#pragma unroll",
+        "wgmma-2d-k2-s2-one-prepared",
+        "plain",
+    ),
+    "a part of a row's phases stored as if there were no others": (
+        "phase_set = phase / Tile::phases;",
+        "phase_set = 0;",
+        "wgmma-1d-k64-s32-fp16-part",
         "plain",
     ),
     "a phase's inputs loaded from its lowest shift on": (
@@ -843,8 +863,8 @@ MUTATIONS_OF_COL2IM_WGMMA = {
         "thread",
     ),
     "prepared inputs that are not rounded": (
-        "rounds ? matrix_factor<Layer>(loaded[k].values[i], 0) : loaded[k].values[i]",
-        "loaded[k].values[i]",
+        "rounds ? matrix_factor<Layer>(value, 0) : value",
+        "value",
         "col2im_wgmma-1d-k5-s3-vectors-tf32-prepared",
         "plain",
     ),

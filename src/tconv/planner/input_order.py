@@ -9,7 +9,7 @@ from tconv.planner.numbers import ceil_div
 from tconv.planner.plan import InputPreparation
 from tconv.problem import Layer, Problem
 
-#: What a block transposes at once: positions of an image, and bytes of channels.
+#: What a block transposes at once: positions, and bytes of channels.
 _TILE_POSITIONS, _TILE_BYTES = 64, 64
 #: Blocks for each multiprocessor at most.
 _BLOCKS = 8
@@ -20,14 +20,18 @@ def input_preparation(problem: Problem, multiprocessors: int) -> InputPreparatio
     """How it is launched for the inputs of `problem`."""
     layer = problem.layer
     channels = _TILE_BYTES // layer.item_bytes
-    position_tiles = ceil_div(math.prod(problem.input_size), _TILE_POSITIONS)
-    tiles = position_tiles * ceil_div(layer.in_channels, channels) * problem.batch
+    tiles = ceil_div(_positions(problem), _TILE_POSITIONS) * ceil_div(layer.in_channels, channels)
     return InputPreparation(min(tiles, _BLOCKS * multiprocessors), PREPARING_THREADS)
 
 
 def counted(problem: Problem) -> int:
-    """What it counts, and must stay below 2^31: channels of all images."""
-    return problem.batch * problem.layer.in_channels
+    """What it counts, and must stay below 2^31: positions or channels of all images."""
+    return max(_positions(problem), problem.batch * problem.layer.in_channels)
+
+
+def _positions(problem: Problem) -> int:
+    """Of all images."""
+    return problem.batch * math.prod(problem.input_size)
 
 
 def has_vectors(layer: Layer) -> bool:

@@ -159,14 +159,14 @@ struct Col2imWgmmaShape {
                 "columns of the second factor lie in blocks of 64");
   static_assert(set_threads / 8 % eights == 0, "eights share vectors evenly");
 
-  // ---- outputs: a thread has some column phases of a position, or all phases, in some channels, so many that no
-  // thread is idle ----
+  // ---- outputs: a thread has some column phases of a position, or all phases, in some channels, few enough for each
+  // thread to have two turns ----
   static constexpr int sum_phases = width_phases <= 4 ? width_phases : 1;
   static constexpr int most_at_once = sums_by_position ? 32 / phases : 4;
   static TCONV_CONSTANT int channels_at_once() {
     const long long items = 1ll * positions * Tile::channels * (sums_by_position ? 1 : phases / sum_phases);
     int count = 1;
-    while (count < most_at_once && Tile::channels % (2 * count) == 0 && items >= 2ll * count * threads) count *= 2;
+    while (count < most_at_once && Tile::channels % (2 * count) == 0 && items >= 4ll * count * threads) count *= 2;
     return count;
   }
   static constexpr int sum_channels = channels_at_once();

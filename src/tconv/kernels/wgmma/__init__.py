@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tconv.kernels.cases import CASES, IN_EVERY_PRECISION, Instance
+from tconv.kernels.cases import CASES, IN_EVERY_PRECISION, Case, Instance
 from tconv.planner import Kernel, WgmmaTile
 from tconv.planner.shifts import together
 from tconv.planner.wgmma import why_not_wgmma
@@ -34,7 +34,7 @@ AXES: dict[str, str] = {
     "Tile::BlockTile::rows": "1 and several",
     "Tile::BlockTile::columns": "even and odd",
     "Tile::channels": "8 to 256, in whole vectors of channels",
-    "Tile::phases": "1, some, all; of layers whose phases are alike and not",
+    "Tile::phases": "1, a row's, a part of a row's, all; of layers whose phases are alike and not",
     "Tile::position_tiles": "1, 2 and 4",
     "Tile::stacked": "both",
     "Tile::k_tile_steps": "2 and 4",
@@ -78,6 +78,8 @@ _PREPARED: dict[str, Precision] = {
     "3d-k2-s2": "tf32_rna",
     "2d-k4-s2-full": "fp32",
 }
+#: Phases that are alike; a block has a part of a row's.
+_ALIKE, _PART = Case((20, 12), (5,), (64,), (32,), bias=True), 16
 #: Phases and channels of products of 144, 160 and 240 rows.
 _WIDE: dict[str, list[tuple[int, int]]] = {
     "1d-k3-s3-aligned": [(3, 48), (1, 240)],
@@ -143,6 +145,10 @@ def instances() -> Iterator[Instance]:
     problem = replace(CASES["1d-k3-s3-aligned"].problem("tf32"), output_padding=(0, 0, 1))
     tile = _tile(problem.layer, 3, (1, 1, 1, 16), 1, patch_columns=4)
     yield Instance("wgmma-1d-k3-s3-op1-all", problem, Kernel("wgmma", problem.layer, tile))
+    for precision in ("fp16", "tf32"):
+        problem = _ALIKE.problem(precision)
+        tile = _tile(problem.layer, _PART, (2, 1, 1, 6), 1)
+        yield Instance(f"wgmma-1d-k64-s32-{precision}-part", problem, Kernel("wgmma", problem.layer, tile))
 
 
 def _some_without_taps(layer: Layer) -> int:

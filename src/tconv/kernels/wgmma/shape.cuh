@@ -248,13 +248,14 @@ struct WgmmaShape {
   // A warpgroup stages contiguous outputs, to store whole rows, as `staged[channel][position][phase]`: some channels of
   // a tile, with `run` phases that are neighbours in memory. Lanes that write eight positions of four channels find
   // different banks.
-  static constexpr int run = largest_divisor(greatest_common_divisor(Tile::phases, Width::stride), 12);
+  static constexpr int run =
+      largest_divisor(greatest_common_divisor(Tile::phases, Width::stride), item_bytes == 2 ? 16 : 12);
   // A thread has all phases of a row's position, and they are one vector: it stores them from registers.
   static constexpr bool by_runs = !Tile::channels_last && run > 1 && (run == Width::stride) && is_power_of_two(run) &&
                                   (run <= vector_items);
-  static constexpr int staged_channels = run > 2 || Tile::channels % 16 != 0   ? 8
-                                         : run > 1 || Tile::channels % 32 != 0 ? 16
-                                                                               : 32;
+  static constexpr int staged_channels = run > (item_bytes == 2 ? 3 : 2) || Tile::channels % 16 != 0 ? 8
+                                         : run > 1 || Tile::channels % 32 != 0                       ? 16
+                                                                                                     : 32;
   static constexpr int staged_pitch = 64 * run + 4;
   static constexpr int staged_bytes = Tile::channels_last ? 0 : staged_channels * staged_pitch * 4;
 

@@ -202,7 +202,7 @@ class Col2imWgmmaShape(Col2imBlock):
 
     @cached_property
     def sum_channels(self) -> int:
-        """Output channels that a thread sums and stores at once: so many that no thread is idle."""
+        """Output channels that a thread sums and stores at once: few enough for each thread to have two turns."""
         depth, height, _ = self.layer.stride
         phases = depth * height * self.width_phases
         of_threads = where(self.width_phases <= 4, self.width_phases, 1)
@@ -210,7 +210,7 @@ class Col2imWgmmaShape(Col2imBlock):
         items = self.positions * self.tile.channels * where(self.sums_by_position, 1, phases // of_threads)
         count: Any = 1
         for twice in (2, 4, 8, 16, 32):
-            fits = (twice // 2 < most) & (self.tile.channels % twice == 0) & (items >= twice * self.threads)
+            fits = (twice // 2 < most) & (self.tile.channels % twice == 0) & (items >= 2 * twice * self.threads)
             count = where(fits & (twice == 2 * count), twice, count)
         return count
 

@@ -25,6 +25,8 @@ _MOST_PRODUCTS = 512
 #: Products of a block: each has a bit in the header.
 _MOST_BLOCK_PRODUCTS = 32
 _MOST_INPUT_STAGES, _MOST_WEIGHT_STAGES = 4, 12
+#: Neighbouring phases of a row that a block may have where all phases have their taps at the same shifts.
+_PARTS_OF_ROW = (8, 16, 32)
 
 
 def wgmma_tile(
@@ -95,9 +97,9 @@ def with_resident_weights(layer: Layer, tile: WgmmaTile) -> WgmmaTile:
 
 def phase_choices(layer: Layer) -> list[int]:
     """How many phases a block may have."""
-    every = math.prod(layer.stride)
-    row = layer.stride[2]
-    return sorted({1, row, every, *([row * layer.stride[1]] if is_uniform(layer) else [])})
+    every, row = math.prod(layer.stride), layer.stride[2]
+    alike = {row * layer.stride[1], *(part for part in _PARTS_OF_ROW if row % part == 0)}
+    return sorted({1, row, every, *(alike if is_uniform(layer) else ())})
 
 
 def can_stack(layer: Layer) -> bool:

@@ -48,6 +48,9 @@ class Constants:
         overlapped: the part of storing that products do not hide.
         cache: bytes of inputs a cycle that a multiprocessor gets from the L2 cache.
         same: the same of weights, which many multiprocessors read at the same time.
+        half: how much longer inputs take that come half a line of the cache at a time.
+        apart: how much longer memory takes where no work has taps: its rows of outputs lie between those of others,
+            which are stored at another time.
         work: cycles that a block tile takes at least, beside its products.
         launch: seconds of a kernel's start.
         norm: how sharply the largest limit rules.
@@ -80,6 +83,8 @@ class Constants:
     overlapped: float = 0.03269
     cache: float = 25.57
     same: float = 85.88
+    half: float = 1.15
+    apart: float = 0.55
     work: float = 606.9
     launch: float = 2.09e-06
     norm: float = 2.146
@@ -176,17 +181,19 @@ def predict(problem: Problem, layer: Layer, tile: WgmmaTile, gpu: Gpu, fitted: C
     # Of what a halo has, only inputs come.
     maps = 1.0 * tile.block_tile.images * math.prod(problem.input_size) * layer.in_channels_per_group * layer.item_bytes
     from_cache = least(input_bytes + where(inputs_last, 0.0, sectors), maps)
-    loaded = weights / fitted.same + from_cache / fitted.cache
+    half_lines = where(shape.by_place & (shape.k_tile_bytes < _LINE_BYTES), fitted.half, 1.0)
+    loaded = weights / fitted.same + half_lines * from_cache / fitted.cache
 
     alone = products / CONSUMERS + waits  # of one warpgroup, were it alone
     # Works without a tap are only stored. Blocks take turns at the others.
     with_taps = of_block * shape.share_with_taps
+    apart = 1 + fitted.apart * (1 - shape.share_with_taps)
     storing = fitted.overlapped * stores + scattered + fitted.work
     limits = (
         (most(products, alone) * with_taps + storing * of_block) / _CLOCK,
         (shared * with_taps + stores * of_block) / _CLOCK,
         loading * with_taps / _CLOCK,
-        (problem.bytes_moved + shape.weight_bytes + parts) / gpu.copy_bandwidth,
+        (problem.bytes_moved + shape.weight_bytes + parts) * apart / gpu.copy_bandwidth,
         loaded * with_taps / _CLOCK,
         (arriving * with_taps + fitted.work * of_block) / _CLOCK,
         ring * with_taps / _CLOCK,

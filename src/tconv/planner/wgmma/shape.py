@@ -14,8 +14,8 @@ from tconv.problem import Axis, Layer
 _STEP_BYTES = 32
 #: Warpgroups that multiply, positions of a tile of each, and threads that load inputs.
 CONSUMERS, TILE_POSITIONS, LOADERS = 2, 64, 96
-#: Neighbouring phases that are staged.
-_MOST_RUN = 12
+#: Neighbouring phases that are staged, of 16 and 32 bits.
+_MOST_RUN = {2: 16, 4: 12}
 #: Patches of which a thread keeps the offset.
 MOST_PATCHES = 8
 
@@ -381,7 +381,7 @@ class WgmmaShape:
         """Neighbouring column phases that are stored together."""
         together = gcd(self.tile.phases, self.layer.stride[2])
         found = 1
-        for several in range(2, _MOST_RUN + 1):
+        for several in range(2, _MOST_RUN[self.item_bytes] + 1):
             found = where(together % several == 0, several, found)
         return found
 
@@ -396,7 +396,7 @@ class WgmmaShape:
     def staged_bytes(self) -> int:
         """What a warpgroup stages of its outputs at once."""
         channels = where(
-            (self.run > 2) | (self.tile.channels % 16 != 0),
+            (self.run > (3 if self.item_bytes == 2 else 2)) | (self.tile.channels % 16 != 0),
             8,
             where((self.run > 1) | (self.tile.channels % 32 != 0), 16, 32),
         )
