@@ -299,7 +299,7 @@ def _define(space):
     return defined
 
 # torch.compile and dispatch modes see a call as this one operator. Its namespace has the digest of this file.
-_OPERATOR = _define("tconv_7d107cf993db9e2d")
+_OPERATOR = _define("tconv_9666d9728a74f7f9")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # modules keep their options like this
@@ -1466,7 +1466,7 @@ struct conv_ups_2_layer {
 struct conv_ups_3_layer {
   using Width = Col2imSpan<Axis<4, 2, 1, 1>, 96, 4, 1>;
   static constexpr int block_tile_columns = 96, group_in_channels = 32, weight_sets = 1, threads = 128, shared_bytes =
-      46080, size = 96, step = 92, stride = 2, sum_channels = 8, channels = 16, group_out_channels = 16, phases = 2,
+      46080, size = 96, step = 92, stride = 2, sum_channels = 4, channels = 16, group_out_channels = 16, phases = 2,
       kernel = 4, moved = 1, tap_period = 2, sums = 6400, of_channel = 4, sums_pitch = 100, splits = 1, vector = 2,
       run_positions = 96, padding = 1, input_pitch = 384, run_copies = 25, channel_copies = 16, set_threads = 128,
       row_copies = 24, stages_ahead = 1, stage_weight_bytes = 9216, set_k_tiles = 1, weight_pitch = 288,
