@@ -211,8 +211,8 @@ class Family(ABC, Generic[Tile]):
         counted = self.counted(problem, kernel, of_kernel)
         if counted >= INDEX_LIMIT:
             raise Unplannable(
-                f"the {self.name} family would count {counted} blocks, or channels of all images that are prepared; "
-                "both must be fewer than 2^31"
+                f"the {self.name} family would count {counted} blocks, or positions or channels of all images; "
+                "they must be fewer than 2^31"
             )
         preparation = None
         if self.preparing_threads:
