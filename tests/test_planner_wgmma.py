@@ -56,16 +56,17 @@ def test_weights_stay_where_they_fit_beside_two_stages_of_inputs(channels, may):
     assert (shape.shared_bytes <= H200.shared_bytes_per_block).all()
 
 
-def test_channels_of_all_images_that_are_prepared_are_counted() -> None:
-    layer = replace(k2_s2(64), in_channels=2048)
+@pytest.mark.parametrize(("in_channels", "size", "batch"), [(2048, (1, 1, 1), 2**20), (8, (1, 4, 512), 2**20)])
+def test_positions_and_channels_of_all_images_that_are_prepared_are_counted(in_channels, size, batch):
+    layer = replace(k2_s2(64), in_channels=in_channels)
     tile = wgmma_tile(
         layer, block_tile=(1, 1, 2, 8), channels=32, phases=4, position_tiles=1, stacked=0, k_tile_steps=2,
         patch_columns=1, prepared_inputs=1,
     )  # fmt: skip
     kernel = Kernel("wgmma", layer, tile)
-    assert WGMMA.plan_with(Problem(layer, 2**20 - 1, (1, 1, 1)), kernel, H200).inputs is not None
-    with pytest.raises(Unplannable, match="2147483648 blocks, or channels of all images"):
-        WGMMA.plan_with(Problem(layer, 2**20, (1, 1, 1)), kernel, H200)
+    assert WGMMA.plan_with(Problem(layer, batch - 1, size), kernel, H200).inputs is not None
+    with pytest.raises(Unplannable, match="2147483648 blocks, or positions or channels of all images"):
+        WGMMA.plan_with(Problem(layer, batch, size), kernel, H200)
 
 
 def test_weights_that_a_block_reads_once_need_not_stay():
