@@ -78,8 +78,11 @@ _PREPARED: dict[str, Precision] = {
     "3d-k2-s2": "tf32_rna",
     "2d-k4-s2-full": "fp32",
 }
-#: Phases that are alike; a block has a part of a row's.
-_ALIKE, _PART = Case((20, 12), (5,), (64,), (32,), bias=True), 16
+#: Cases whose phases are alike, which have blocks of half a row's.
+_ALIKE = {
+    "1d-k64-s32": Case((20, 12), (5,), (64,), (32,), bias=True),
+    "2d-k2x16-s2x16": Case((9, 12), (3, 4), (2, 16), (2, 16), bias=True),
+}
 #: Phases and channels of products of 144, 160 and 240 rows.
 _WIDE: dict[str, list[tuple[int, int]]] = {
     "1d-k3-s3-aligned": [(3, 48), (1, 240)],
@@ -145,10 +148,11 @@ def instances() -> Iterator[Instance]:
     problem = replace(CASES["1d-k3-s3-aligned"].problem("tf32"), output_padding=(0, 0, 1))
     tile = _tile(problem.layer, 3, (1, 1, 1, 16), 1, patch_columns=4)
     yield Instance("wgmma-1d-k3-s3-op1-all", problem, Kernel("wgmma", problem.layer, tile))
-    for precision in ("fp16", "tf32"):
-        problem = _ALIKE.problem(precision)
-        tile = _tile(problem.layer, _PART, (2, 1, 1, 6), 1)
-        yield Instance(f"wgmma-1d-k64-s32-{precision}-part", problem, Kernel("wgmma", problem.layer, tile))
+    for name, case in _ALIKE.items():
+        for precision in ("fp16", "tf32"):
+            problem = case.problem(precision)
+            tile = _tile(problem.layer, problem.layer.stride[2] // 2, (2, 1, 1, 6), 1)
+            yield Instance(f"wgmma-{name}-{precision}-part", problem, Kernel("wgmma", problem.layer, tile))
 
 
 def _some_without_taps(layer: Layer) -> int:
