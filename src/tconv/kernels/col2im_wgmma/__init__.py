@@ -92,22 +92,25 @@ def instances() -> Iterator[Instance]:
                 others = [each for each in tiles if not each[1].prepared_inputs]
                 tiles = [others[number % len(others)], *prepared[number % 2 : number % 2 + 1]]
             for width, tile in tiles:
-                yield _instance(f"{name}-{precision}-{width}", problem, tile)
+                yield from _instances(f"{name}-{precision}-{width}", problem, tile)
     for name, case in _DEEP.items():
         for precision in _DEEP_PRECISIONS:
             problem = case.problem(precision)
             for width, tile in _tiles(problem, _DEEP_POSITIONS).items():
-                yield _instance(f"{name}-{precision}-{width}", problem, tile)
+                yield from _instances(f"{name}-{precision}-{width}", problem, tile)
 
     for name, (case, phases) in _SOME_PHASES.items():
         for precision in _DEEP_PRECISIONS:
             problem = case.problem(precision)
             for width, tile in _tiles(problem, _POSITIONS, phases).items():
-                yield _instance(f"{name}-phases-{precision}-{width}", problem, tile)
+                yield from _instances(f"{name}-phases-{precision}-{width}", problem, tile)
 
 
-def _instance(name: str, problem: Problem, tile: Col2imWgmmaTile) -> Instance:
-    return Instance(f"col2im_wgmma-{name}", problem, Kernel("col2im_wgmma", equivalent(problem).layer, tile))
+def _instances(name: str, problem: Problem, tile: Col2imWgmmaTile) -> Iterator[Instance]:
+    """The one with that tile; none where it wants more registers than there are, for the planner takes none such."""
+    layer = equivalent(problem).layer
+    if Col2imWgmmaShape(layer, tile).fits_registers:
+        yield Instance(f"col2im_wgmma-{name}", problem, Kernel("col2im_wgmma", layer, tile))
 
 
 def _tiles(problem: Problem, positions: int, phases: int = 0) -> dict[str, Col2imWgmmaTile]:
