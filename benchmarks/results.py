@@ -21,6 +21,8 @@ KINDS = ("groups, depthwise", "few channels", "dense")
 VARIANTS = ("channels_last", "bfloat16")
 #: The memory formats of benchmarks/dense.py, side by side in its table.
 FORMATS = ("contiguous", "channels_last")
+#: Of results that are older than the kernels.
+EARLIER = "before the latest change of the kernels"
 #: The layer around which benchmarks/growth.py changes one quantity at a time.
 GROWTH_BASE = {"batch": 8, "channels": 64, "size": 64}
 _FEW_CHANNELS = 8
@@ -106,8 +108,13 @@ def environment() -> dict[str, str]:
 def machine(environment: dict[str, str]) -> str:
     """The environment in a few words."""
     torch, cuda, cudnn = environment["torch"].split("+")[0], environment["cuda"], environment["cudnn"]
-    earlier = "" if environment["kernels"] in same_kernels() else ", before the latest change of the kernels"
+    earlier = f", {EARLIER}" if is_earlier(environment) else ""
     return f"one {environment['gpu']}, PyTorch {torch}, CUDA {cuda}, cuDNN {cudnn}{earlier}"
+
+
+def is_earlier(environment: dict[str, str]) -> bool:
+    """Whether the kernels had another machine code than those of now."""
+    return environment["kernels"] not in same_kernels()
 
 
 def same_kernels() -> set[str]:

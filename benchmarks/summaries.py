@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from performance import WHOLLY_FUSED
-from results import FORMATS, Results, cases, geometric_mean, machine, speedup
+from results import EARLIER, FORMATS, Results, cases, geometric_mean, is_earlier, machine, speedup
 from texts import NOTHING, factor, milliseconds, table
 
+#: Marks a row of results that are older than the rest of its table.
+OLDER = " ¶"
 #: What `layers.json` is measured in, where a table asks for a type.
 _OWN = "the model's own"
 _CASES, _FEW, _DENSE = "of `cases.json`", "with groups or few channels", "dense"
@@ -31,7 +33,7 @@ def means_body(layers: Results | None, variants: Mapping[str, Results | None], d
         rows.append([f"{count} {of}", dtype, *(cell for layout in FORMATS for cell in _mean(ratios.get(layout, [])))])
     head = ["layers", "type", *(words for layout in FORMATS for words in (layout, "from, to"))]
     said = f"How many times as fast as PyTorch's default, on {machine(layers['environment'])}; geometric means"
-    return f"{said}:\n\n" + table(head, rows)
+    return f"{said}:\n\n" + _explained(table(head, rows))
 
 
 def slower_body(
@@ -54,9 +56,11 @@ def slower_body(
             best, ours = ways[way], times_of["file"]
             if best < ours:
                 times = map(milliseconds, (best, ours, result["floor_ms"]))
-                rows.append([f"the model `{name}`", "float32, contiguous", way, *times, factor(best / ours)])
+                model = f"the model `{name}`{_older(written)}"
+                rows.append([model, "float32, contiguous", way, *times, factor(best / ours)])
     head = ["layer", "type, format", "PyTorch's fastest way", "its ms", "tconv ms", "floor ms", "speed-up"]
-    return f"Where one of PyTorch's ways is faster, on {machine(layers['environment'])}:\n\n" + table(head, rows)
+    said = f"Where one of PyTorch's ways is faster, on {machine(layers['environment'])}"
+    return f"{said}:\n\n" + _explained(table(head, rows))
 
 
 def fused_means_body(measured: Mapping[str, Results | None]) -> str:
@@ -102,7 +106,7 @@ def _single(
     """Every layer that was timed, with its type and format.
 
     Args:
-        named: each by its name and type; else by the set that it belongs to.
+        named: each by its name and type; else by the set that it belongs to. Either is marked if it is older.
     """
     known = cases()
 
@@ -116,10 +120,20 @@ def _single(
         for name, result in results["layers"].items() if results else ():
             if "tconv_ms" in result:
                 dtype, layout = (own(name), variant) if variant in FORMATS else (variant, FORMATS[0])
-                yield name if named else _FEW, dtype, layout, result
+                yield (name if named else _FEW) + _older(results), dtype, layout, result
     for result in dense["layers"].values() if dense else ():
         if "tconv_ms" in result:
-            yield result["layer"] if named else _DENSE, result["type"], result["format"], result
+            yield (result["layer"] if named else _DENSE) + _older(dense), result["type"], result["format"], result
+
+
+def _older(results: Results) -> str:
+    """The mark of results that are not of the kernels of now."""
+    return OLDER if is_earlier(results["environment"]) else ""
+
+
+def _explained(text: str) -> str:
+    """A table with what its mark means, where it has one."""
+    return text + (f"\n{OLDER.strip()} {EARLIER}.\n" if OLDER in text else "")
 
 
 def _mean(ratios: list[float]) -> list[str]:

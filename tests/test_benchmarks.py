@@ -451,20 +451,25 @@ def test_floors_on_an_h200_are_those_on_file(script: Script, on_h200: None, monk
 
 def test_means_have_types_in_rows_and_formats_side_by_side(script: Script) -> None:
     names = list(script("results").cases())[:3]
-    layers = {"layers": dict(zip(names, (measured(8, 1, 0.5), measured(2, 1, 0.5), {"equal": False}), strict=True))}
-    few = {"layers": {names[0]: measured(1, 4, 0.5)}}
+    now = ENVIRONMENT | {"kernels": script("results").kernels()}
+    of_cases = dict(zip(names, (measured(8, 1, 0.5), measured(2, 1, 0.5), {"equal": False}), strict=True))
+    layers = {"environment": now, "layers": of_cases}
+    few = {"environment": now, "layers": {names[0]: measured(1, 4, 0.5)}}
     results = [
         dense("k2", "float16", "contiguous", measured(8, 1, 0.5)),
         dense("k2", "float16", "channels_last", measured(3, 1, 0.5)),
         dense("k3", "float16", "contiguous", measured(2, 1, 0.5)),
     ]
-    of_dense = {"layers": dict(enumerate(results))}
+    of_dense = {"environment": ENVIRONMENT, "layers": dict(enumerate(results))}
     variants = {"channels_last": few, "bfloat16": few}
-    body = script("summaries").means_body(layers | {"environment": ENVIRONMENT}, variants, of_dense)
+    body = script("summaries").means_body(layers, variants, of_dense)
     assert "| 2 of `cases.json` | the model's own | **4.0x** | 2.0x to 8.0x |  |  |\n" in body
     assert "| 1 with groups or few channels | the model's own |  |  | **0.25x** | 0.25x to 0.25x |\n" in body
     assert "| 1 with groups or few channels | bfloat16 | **0.25x** | 0.25x to 0.25x |  |  |\n" in body
-    assert "| 2 dense | float16 | **4.0x** | 2.0x to 8.0x | **3.0x** | 3.0x to 3.0x |\n" in body
+    assert "| 2 dense ¶ | float16 | **4.0x** | 2.0x to 8.0x | **3.0x** | 3.0x to 3.0x |\n" in body
+    assert body.count("before the latest change") == 1
+    assert body.endswith("\n¶ before the latest change of the kernels.\n")
+    assert "¶" not in script("summaries").means_body(layers, variants, of_dense | {"environment": now})
     assert script("summaries").means_body(None, {}, None) == "Nothing has been measured yet.\n"
 
 
@@ -473,16 +478,18 @@ def test_what_pytorch_runs_faster_is_listed(script: Script) -> None:
     fast, slow = list(known)[:2]
     other = measured(8, 4, 0.5)
     other["pytorch_ms"]["channels_last"] = 2.0
-    layers = {"environment": ENVIRONMENT, "layers": {fast: measured(8, 4, 0.5), slow: other}}
-    variants = {"channels_last": {"layers": {fast: measured(1, 4, 0.5)}}}
-    of_dense = {"layers": {"k2": dense("k2", "float64", "contiguous", measured(1, 2, 0.5))}}
+    now = ENVIRONMENT | {"kernels": script("results").kernels()}
+    layers = {"environment": now, "layers": {fast: measured(8, 4, 0.5), slow: other}}
+    variants = {"channels_last": {"environment": now, "layers": {fast: measured(1, 4, 0.5)}}}
+    of_dense = {"environment": now, "layers": {"k2": dense("k2", "float64", "contiguous", measured(1, 2, 0.5))}}
     models = {"unet": written_model(6.8, 5.0, 4.0), "good": written_model(6.8, 1.0, 4.0), "refused": {"equal": False}}
-    body = script("summaries").slower_body(layers, variants, of_dense, {"layers": models})
+    body = script("summaries").slower_body(layers, variants, of_dense, {"environment": ENVIRONMENT, "layers": models})
     assert f"| {slow} | {known[slow]['dtype']}, contiguous | channels_last | 2 | 4 | 0.5 | 0.50x |\n" in body
     assert f"| {fast} | {known[fast]['dtype']}, channels_last | default | 1 | 4 | 0.5 | 0.25x |\n" in body
     assert "| k2 | float64, contiguous | default | 1 | 2 | 0.5 | 0.50x |\n" in body
-    assert "| the model `unet` | float32, contiguous | `torch.compile` | 4 | 5 | 0.1 | 0.80x |\n" in body
-    assert body.count("\n") == 4 + 4 and script("summaries").slower_body(None, {}, None, None).startswith("Nothing")
+    assert "| the model `unet` ¶ | float32, contiguous | `torch.compile` | 4 | 5 | 0.1 | 0.80x |\n" in body
+    assert body.endswith("\n¶ before the latest change of the kernels.\n")
+    assert body.count("\n") == 4 + 4 + 2 and script("summaries").slower_body(None, {}, None, None).startswith("Nothing")
 
 
 def test_fused_models_and_training_steps_are_summed_up(script: Script) -> None:

@@ -49,8 +49,8 @@ class Constants:
         cache: bytes of inputs a cycle that a multiprocessor gets from the L2 cache.
         same: the same of weights, which many multiprocessors read at the same time.
         half: how much longer inputs take that come half a line of the cache at a time.
-        apart: how much longer memory takes where no work has taps: its rows of outputs lie between those of others,
-            which are stored at another time.
+        apart: how much longer memory takes, for the share of works without taps. Their rows of outputs lie between
+            those of others, which are stored at another time.
         work: cycles that a block tile takes at least, beside its products.
         launch: seconds of a kernel's start.
         norm: how sharply the largest limit rules.
