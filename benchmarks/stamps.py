@@ -162,7 +162,7 @@ STAMPED: dict[str, tuple[str, str, tuple[Stamp, ...]]] = {
             ("first inputs there", "      inputs.wait_full();\n", True, f"if (k_tile == 0) {_ONCE}"),
             (
                 "first weights there",
-                "        if (batch == 0) weights.wait_full();\n",
+                "        if (batch == 0 && !Tile::own_weights) weights.wait_full();\n",
                 True,
                 "if (batch == 0 && !weighed) weighed = true, ",
             ),

@@ -72,9 +72,19 @@ def test_positions_and_channels_of_all_images_that_are_prepared_are_counted(in_c
 def test_weights_that_a_block_reads_once_need_not_stay():
     layer, problem = k2_s2(64), Problem(k2_s2(64), 1, (1, 64, 64))
     tiles = candidates(problem, layer, H200, together=8)
-    stay = tiles.resident > 0
+    stay = (tiles.resident > 0) & (tiles.own_weights == 0)
     assert stay.any()
     assert (rounds(problem, layer, launch_traits(layer, tiles, H200.multiprocessors)) > 1)[stay].all()
+
+
+def test_blocks_prepare_few_weights_themselves():
+    few, many = Problem(k2_s2(64), 4, (1, 128, 128)), Problem(k2_s2(1024), 8, (1, 32, 32))
+    tiles = candidates(few, few.layer, H200, together=8)
+    own, shape = tiles.own_weights > 0, WgmmaShape(few.layer, tiles)
+    assert own.any() and (tiles.resident > 0)[own].all() and (shape.phase_sets == 1)[own].all()
+    assert ((shape.weight_bytes == 0) == own).all()
+    assert WGMMA.plan(few, H200).preparation is None
+    assert WGMMA.plan(many, H200).preparation is not None
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def test_a_folded_text_tells_the_launch(name: str) -> None:
 def tells_the_launch(name: str, kernels: Sequence[Kernel[Any]], number: int) -> None:
     """As the planner does, of one of the kernels."""
     problem, kernel = INSTANCES[name].problem, kernels[number]
-    weight_bytes, prepares_inputs = FAMILIES[kernel.family].preparing_threads, kernel.prepares_inputs
+    weight_bytes, prepares_inputs = int(kernel.prepares_weights), kernel.prepares_inputs
     of_file = SimpleNamespace(
         family=kernel.family,
         name=f"tconv_kernel{number}",

@@ -635,8 +635,8 @@ MUTATIONS_OF_WGMMA = {
         "plain",
     ),
     "weights not swizzled": (
-        " + swizzled(row * Shape::k_tile_bytes + vector * 16, Shape::k_tile_bytes)",
-        " + row * Shape::k_tile_bytes + vector * 16",
+        "swizzled(row * Shape::k_tile_bytes + vector * 16, Shape::k_tile_bytes)",
+        "row * Shape::k_tile_bytes + vector * 16",
         "wgmma-1d-k4-s2-fp16-last",
         "plain",
     ),
@@ -706,9 +706,9 @@ MUTATIONS_OF_WGMMA = {
         "wgmma-2d-dense-fp16-transposed1",
         "plain",
     ),
-    "weights prepared beside each other that lie two vectors apart": (
-        "const int vector = pair * 2 + first_vector;",
-        "const int vector = pair + first_vector;",
+    "every second vector of weights alone prepared": (
+        "vector = digits.next(Shape::k_tile_vectors);",
+        "vector = digits.next(Shape::k_tile_vectors) / 2 * 2;",
         "wgmma-2d-k3-s1-tf32-stacked-last",
         "plain",
     ),
@@ -829,9 +829,39 @@ MUTATIONS_OF_WGMMA = {
         "plain",
     ),
     "channels counted as taps, where they are neighbours": (
-        "channel = digits.next(Tile::channels), tap = digits.next(Shape::taps);",
-        "channel = digits.next(Shape::taps), tap = digits.next(Tile::channels);",
+        "return first % Tile::channels + n;",
+        "return (first + n) / Shape::taps;",
         "wgmma-2d-k3-s2-op1-fp16-all-weights_last",
+        "plain",
+    ),
+    "weights that are neighbours taken for taps of one channel": (
+        "first / Shape::taps + n / Shape::taps : (first + n) / Shape::taps",
+        "first / Shape::taps : first / Shape::taps",
+        "wgmma-2d-k3-s2-op1-all-own",
+        "plain",
+    ),
+    "own weights multiplied that others have not prepared": (
+        "  meet<threads>(4);\n",
+        "",
+        "wgmma-2d-dense-one-own",
+        "thread",
+    ),
+    "own weights of the first group in all": (
+        "const int group = work.group(), channel_block",
+        "const int group = 0, channel_block",
+        "wgmma-2d-k4-s2-multiplier-all-own",
+        "plain",
+    ),
+    "own weights of the first channels in all": (
+        "channel_block = work.channel_block();",
+        "channel_block = 0;",
+        "wgmma-2d-dense-one-own",
+        "plain",
+    ),
+    "own weights as if all loads were of the first turn": (
+        "units[i].load(weight, group, channel_block, number + i * threads, number",
+        "units[i].load(weight, group, channel_block, number, number",
+        "wgmma-2d-dense-one-own",
         "plain",
     ),
 }

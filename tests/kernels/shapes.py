@@ -15,6 +15,7 @@ import tconv.emulator
 from tconv.kernels import source
 from tconv.kernels.source import LaunchNumbers
 from tconv.planner import FAMILIES, Gpu, Kernel
+from tconv.planner.block_tiles import PREPARING_THREADS
 from tconv.problem import Layer, Problem
 
 #: Only the templates' constants are wanted: no engine is linked, and nothing is optimised.
@@ -81,10 +82,10 @@ def _launched(kernel: Kernel[Any], problem: Problem) -> dict[str, int]:
         weight_blocks=of_kernel.preparing_blocks,
         weight_bytes=of_kernel.weight_bytes,
         input_blocks=inputs.grid if inputs else 0,
-        preparing_threads=family.preparing_threads,
+        preparing_threads=PREPARING_THREADS,
     )
-    # A constant of the headers, which families read whose weights are prepared.
-    read = numbers._fields if family.preparing_threads else numbers._fields[:-1]
+    # A constant of the headers, which kernels read whose weights are prepared.
+    read = numbers._fields if kernel.prepares_weights else numbers._fields[:-1]
     return {name: int(getattr(numbers, name)) for name in read}
 
 

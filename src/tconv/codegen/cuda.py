@@ -64,7 +64,7 @@ def _host(family: str, kernels: Sequence[Written]) -> str:
     wanted = {
         "where a kernel prepares": (prepares := source.prepares([each.kernel for each in kernels])),
         "where none prepares": not prepares,
-        "where weights are prepared": source.prepares_weights(family),
+        "where weights are prepared": any(each.kernel.prepares_weights for each in kernels),
         "where inputs are prepared": any(each.kernel.prepares_inputs for each in kernels),
         "where programs are computed": any(each.kernel.layer.epilogue for each in kernels),
     }
@@ -84,7 +84,7 @@ def _launched(written: Written, prepares: bool) -> str:
     functions = [(name, True)]
     if prepares:
         functions += [
-            (source.PREPARING.format(name), source.prepares_weights(kernel.family)),
+            (source.PREPARING.format(name), kernel.prepares_weights),
             (source.PREPARING_INPUTS.format(name), kernel.prepares_inputs),
         ]
     pointers = [f"(void*){function}" if there else "nullptr" for function, there in functions]

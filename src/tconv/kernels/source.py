@@ -244,19 +244,14 @@ def functions(kernel: Kernel[Any], name: str) -> str:
     template = f"{kernel.family}_launch<::{name}_layer, ::{name}_tile>"
     texts.append(f"namespace tconv {{\n{launch_function(kernel, name, template)}}}\n")
     texts.append(function(kernel, name, "", *behind))
-    texts += [function(kernel, name, "_weights")] if prepares_weights(kernel.family) else []
+    texts += [function(kernel, name, "_weights")] if kernel.prepares_weights else []
     texts += [function(kernel, name, "_inputs")] if kernel.prepares_inputs else []
     return "".join(texts)
 
 
-def prepares_weights(family: str) -> bool:
-    """Whether a function of its own puts the weights of the family's kernels into another order."""
-    return bool(FAMILIES[family].preparing_threads)
-
-
 def prepares(kernels: Iterable[Kernel[Any]]) -> bool:
     """Whether any of them has a kernel before it, for its weights or its inputs."""
-    return any(prepares_weights(kernel.family) or kernel.prepares_inputs for kernel in kernels)
+    return any(kernel.prepares_weights or kernel.prepares_inputs for kernel in kernels)
 
 
 def reads_channels_last(kernel: Kernel[Any]) -> bool:

@@ -11,6 +11,7 @@ from typing import Any, Generic, Literal
 import numpy as np
 
 from tconv.planner import input_order
+from tconv.planner.block_tiles import PREPARING_THREADS
 from tconv.planner.gpu import Gpu
 from tconv.planner.numbers import INDEX_LIMIT, equals, single
 from tconv.planner.plan import InputPreparation, Kernel, Plan, Preparation, Tile, Unplannable
@@ -92,8 +93,6 @@ class Family(ABC, Generic[Tile]):
     rules: ModuleType
     #: Whether it takes a precision that only tensor cores gain from.
     on_tensor_cores: bool
-    #: Threads of a block of the kernel that puts the weights into an order of their own; 0 where there is none.
-    preparing_threads: int
     #: Bytes at whose multiples input and weights begin.
     alignment: int
     #: Whether a kernel may run maps of other sizes than it was planned for: `runs` says of which.
@@ -215,8 +214,8 @@ class Family(ABC, Generic[Tile]):
                 "they must be fewer than 2^31"
             )
         preparation = None
-        if self.preparing_threads:
-            preparation = Preparation(of_kernel.preparing_blocks, self.preparing_threads, of_kernel.weight_bytes)
+        if kernel.prepares_weights:
+            preparation = Preparation(of_kernel.preparing_blocks, PREPARING_THREADS, of_kernel.weight_bytes)
             if preparation.grid >= INDEX_LIMIT:
                 raise Unplannable(
                     f"the {self.name} family would prepare weights with {preparation.grid} blocks; a grid has fewer "

@@ -47,6 +47,11 @@ class Kernel(Generic[Tile]):
         return self.tile.blocks
 
     @property
+    def prepares_weights(self) -> bool:
+        """Whether a kernel before puts the weights into another order."""
+        return bool(getattr(self.tile, "prepares_weights", False))
+
+    @property
     def prepares_inputs(self) -> bool:
         """Whether a kernel before puts the inputs into another order."""
         return bool(getattr(self.tile, "prepared_inputs", 0))

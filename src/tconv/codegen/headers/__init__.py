@@ -43,7 +43,8 @@ def kernel_texts(kernels: Sequence[Kernel[Any]]) -> dict[str, str]:
     """
     families = sorted({kernel.family for kernel in kernels})
     # What instances call.
-    asked = [f"{name}() {name}_weights() {name}_launch()" for name in families]
+    asked = [f"{name}() {name}_launch()" for name in families]
+    asked += sorted({f"{kernel.family}_weights()" for kernel in kernels if kernel.prepares_weights})
     asked += ["preparing_threads"] * prepares(kernels)
     user = " ".join([_HOST_ASKS, *asked, *(configuration(kernel, "any") for kernel in kernels)])
     user = " ".join([user, *sorted({f"{kernel.family}_inputs()" for kernel in kernels if kernel.prepares_inputs})])

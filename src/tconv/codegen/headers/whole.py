@@ -274,7 +274,7 @@ def _functions(kernel: Kernel[Any], name: str, program: str, element: Type) -> s
         operands = [operand.name for operand in parse(kernel.layer.epilogue).operands]
         behind = source.reads_and_program(operands, name, reads_channels_last(kernel))
     made = [source.function(kernel, name, "", *behind)]
-    made += [source.function(kernel, name, "_weights")] * source.prepares_weights(kernel.family)
+    made += [source.function(kernel, name, "_weights")] * kernel.prepares_weights
     made += [source.function(kernel, name, "_inputs")] * kernel.prepares_inputs
     text = "".join(made).replace(f"<{name}_layer, {name}_tile>", f"<{name}_layer>").replace("tconv::", "")
     text = re.sub(rf"\b{name}_program<{name}_layer, \w+>", f"{program}<{name}_layer>", text)

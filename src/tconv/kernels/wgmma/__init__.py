@@ -44,6 +44,7 @@ AXES: dict[str, str] = {
     "Tile::patch_columns": "1 to 8; rows of the halo that begin and end within a patch",
     "Tile::channels_last": "both",
     "Tile::resident": "both; blocks with all phases, with one, and stacked",
+    "Tile::own_weights": "both; of all phases, alike and not; weights that lie alone, in twos, fours and eights",
     "Tile::prepared_inputs": "both; outputs that are stored by runs and staged",
 }
 
@@ -127,9 +128,10 @@ def instances() -> Iterator[Instance]:
             for turn, tile in _tiles(problem.layer, together(problem)).items():
                 if not can_stay(WgmmaShape(problem.layer, tile)):
                     continue
-                kept = with_resident_weights(problem.layer, replace(tile, k_tile_steps=2, input_stages=2))
-                kernel = Kernel("wgmma", problem.layer, kept)
-                yield Instance(f"wgmma-{name}-{turn}-resident", problem, kernel)
+                for own in (0, 1) if WgmmaShape(problem.layer, tile).phase_sets == 1 else (0,):
+                    kept = with_resident_weights(problem.layer, replace(tile, k_tile_steps=2, input_stages=2), own)
+                    kernel = Kernel("wgmma", problem.layer, kept)
+                    yield Instance(f"wgmma-{name}-{turn}-{'own' if own else 'resident'}", problem, kernel)
         if name in _PREPARED:
             problem = case.problem(_PREPARED[name])
             for turn, tile in _prepared_tiles(problem.layer, together(problem)).items():

@@ -239,10 +239,19 @@ struct WgmmaShape {
                                        WidthShifts::taps(column) * HeightShifts::first_tap(row));
   }
   static constexpr long long set_bytes = static_cast<long long>(k_tiles) * k_tile_pieces * piece_bytes;
-  static constexpr long long weight_bytes = weight_sets * set_bytes;
-  // A thread prepares every second 16-byte vector of one tap, output channel and k-tile.
+  static constexpr long long weight_bytes = Tile::own_weights ? 0 : weight_sets * set_bytes;
+  // The weights of an input channel in a block, and those of them that are loaded at once, because they are neighbours
+  // in memory from a multiple of as many on.
+  static constexpr int block_weights = Tile::channels * taps;
+  static constexpr int weights_together =
+      Layer::weights_last
+          ? greatest_common_divisor(vector_items, greatest_common_divisor(Tile::channels, Layer::group_out_channels))
+          : greatest_common_divisor(vector_items,
+                                    greatest_common_divisor(block_weights, Layer::group_out_channels * taps));
+  // A thread prepares a unit: as many vectors of input channels.
+  static constexpr int block_units = k_tiles * k_tile_vectors * (block_weights / weights_together);
   static constexpr long long preparing_items =
-      static_cast<long long>(Layer::groups) * channel_blocks * k_tiles * Tile::channels * taps * 2;
+      Tile::own_weights ? 0 : static_cast<long long>(Layer::groups) * channel_blocks * block_units;
 
   // ---- outputs ----
   // A warpgroup stages contiguous outputs, to store whole rows, as `staged[channel][position][phase]`: some channels of
@@ -306,6 +315,8 @@ struct WgmmaShape {
                 "stacked tiles have the same columns");
   static_assert(Tile::resident ? Tile::weight_stages == k_tiles * visits : Tile::weight_stages > row_visits,
                 "a stage is written while others are read, or each visit has one of its own");
+  static_assert(!Tile::own_weights || (Tile::resident && phase_sets == 1),
+                "a block prepares its own weights where they stay, and those of all phases");
   static_assert(Tile::input_stages >= 1, "inputs come in stages");
   static_assert(Tile::patch_columns == 1 || (!inputs_last && Tile::BlockTile::columns % Tile::patch_columns == 0),
                 "a patch does not cross what other blocks begin with");

@@ -1,4 +1,5 @@
-// wgmma: the weights. A kernel prepares them, in the order in which blocks load them; later a warp loads them.
+// wgmma: the weights. A kernel prepares them, in the order in which blocks load them; later a warp loads them. Or each
+// block prepares its own.
 // `wgmma.cuh` has the picture.
 #pragma once
 #include "primitives/asynchronous.cuh"
@@ -57,59 +58,117 @@ TCONV_DEVICE void wgmma_piece(int of_tap, int& phase_set, int& piece) {
   }
 }
 
-// Prepares the weights, in the order in which blocks load them. Each of `Shape::preparing_items` threads has every
-// second vector of one tap's channels in a k-tile, for one output channel.
+// Weights on their way to the order in which products read them. A unit has 16 bytes of input channels of a few weights
+// that are neighbours in memory: a thread loads these at once for each channel, and writes a vector for each of them.
+template <class Layer, class Tile>
+struct WgmmaWeightUnit {
+  using Shape = WgmmaShape<Layer, Tile>;
+  using Element = typename Layer::Element;
+  static constexpr int together = Shape::weights_together, bytes = together * Shape::item_bytes;
+  static constexpr int channels = Shape::vector_items;
+  static constexpr int words = channels * ((bytes + 3) / 4);  // registers of a thread
+
+  Vector<unsigned, (bytes + 3) / 4> loaded[channels];
+  int first, vector, k_tile;  // among the weights of an input channel in a block; in the k-tile
+
+  // Loads the unit with a number below `Shape::block_units`, or zeros if it is not `present`.
+  TCONV_DEVICE void load(const Element* weight, int group, int channel_block, int number, bool present) {
+    Digits<Shape::block_units> digits(present ? number : 0);
+    // Neighbouring threads write neighbouring vectors, and read neighbouring weights.
+    vector = digits.next(Shape::k_tile_vectors);
+    first = digits.next(Shape::block_weights / together) * together;
+    k_tile = digits.rest;
+    const int tap = tap_of(0), out_channel = channel_block * Tile::channels + channel_of(0);
+    const int in_channel = k_tile * Shape::k_tile_channels + vector * channels;
+    // All of a unit's output channels are there, or none.
+    present = present && (Shape::whole_channels || out_channel < Layer::group_out_channels);
+#pragma unroll
+    for (int k = 0; k < channels; ++k) {
+      const bool there = present && (Shape::whole_k_tiles || in_channel + k < Layer::group_in_channels);
+      load_present<bytes>(
+          weight_at<Layer>(weight, group, there ? in_channel + k : 0, there ? out_channel : 0, tap), there,
+          loaded[k].values);
+    }
+  }
+
+  // Writes it behind `sets`, where the first phase set of its block's channels begins.
+  TCONV_DEVICE void store(unsigned char* sets) const {
+#pragma unroll
+    for (int n = 0; n < together; ++n) {
+      int phase_set, piece;
+      wgmma_piece<Layer, Tile>(tap_of(n), phase_set, piece);
+      const int row = piece % Shape::product_phases * Tile::channels + Shape::row_of(channel_of(n));
+      const int product = k_tile * Shape::k_tile_pieces + piece - piece % Shape::product_phases;
+      unsigned char* const to =
+          sets + phase_set * Shape::set_bytes + static_cast<long long>(product) * Shape::piece_bytes;
+#pragma unroll
+      for (int plane = 0; plane < Shape::planes; ++plane) {
+        Vector<Element, channels> factors;
+#pragma unroll
+        for (int k = 0; k < channels; ++k) {
+          Element value;
+          unpack(loaded[k], n, value);
+          factors.values[k] = matrix_factor<Layer>(value, plane);
+        }
+        *reinterpret_cast<Vector<Element, channels>*>(
+            to + plane * Shape::product_bytes +
+            swizzled(row * Shape::k_tile_bytes + vector * 16, Shape::k_tile_bytes)) = factors;
+      }
+    }
+  }
+
+  // The tap and the channel in the block of the unit's n-th weight. Known when compiled, where they can be.
+  TCONV_DEVICE int tap_of(int n) const {
+    if (Layer::weights_last) return first / Tile::channels;
+    return together % Shape::taps == 0 ? n % Shape::taps : (first + n) % Shape::taps;
+  }
+  TCONV_DEVICE int channel_of(int n) const {
+    if (Layer::weights_last) return first % Tile::channels + n;
+    return together % Shape::taps == 0 ? first / Shape::taps + n / Shape::taps : (first + n) / Shape::taps;
+  }
+};
+
+// Prepares the weights, in the order in which blocks load them. Each of `Shape::preparing_items` threads has a unit.
 template <class Layer, class Tile>
 TCONV_DEVICE void wgmma_weights(const typename Layer::Element* weight, typename Layer::Element* prepared) {
   using Shape = WgmmaShape<Layer, Tile>;
-  using Element = typename Layer::Element;
   let_next_kernel_begin();
   const long long item = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (item >= Shape::preparing_items) return;
-  // Neighbouring threads read neighbouring weights. Two threads write 32 bytes, a whole sector.
   Digits<Shape::preparing_items> digits(item);
-  const int first_vector = digits.next(2);
-  int tap, channel;
-  if (Layer::weights_last)
-    channel = digits.next(Tile::channels), tap = digits.next(Shape::taps);
-  else
-    tap = digits.next(Shape::taps), channel = digits.next(Tile::channels);
-  const int k_tile = digits.next(Shape::k_tiles), channel_block = digits.next(Shape::channel_blocks);
+  const int number = digits.next(Shape::block_units), channel_block = digits.next(Shape::channel_blocks);
   const int group = static_cast<int>(digits.rest);
-
-  const int out_channel = channel_block * Tile::channels + channel;
-  int phase_set, piece;
-  wgmma_piece<Layer, Tile>(tap, phase_set, piece);
-  const int row = piece % Shape::product_phases * Tile::channels + Shape::row_of(channel);
-  const long long set = (static_cast<long long>(group) * Shape::channel_blocks + channel_block) * Shape::phase_sets;
-  const long long product =
-      static_cast<long long>(k_tile) * Shape::k_tile_pieces + piece - piece % Shape::product_phases;
-  unsigned char* const to =
-      reinterpret_cast<unsigned char*>(prepared) + (set + phase_set) * Shape::set_bytes + product * Shape::piece_bytes;
-#pragma unroll
-  for (int pair = 0; pair < Shape::k_tile_vectors / 2; ++pair) {
-    const int vector = pair * 2 + first_vector;
-    const int in_channel = k_tile * Shape::k_tile_channels + vector * Shape::vector_items;
-    Vector<Element, Shape::vector_items> values;
-#pragma unroll
-    for (int k = 0; k < Shape::vector_items; ++k) {
-      const bool present = (Shape::whole_channels || out_channel < Layer::group_out_channels) &&
-                           (Shape::whole_k_tiles || in_channel + k < Layer::group_in_channels);
-      values.values[k] =
-          present ? load_constant(weight_at<Layer>(weight, group, in_channel + k, out_channel, tap)) : Element{};
-    }
-#pragma unroll
-    for (int plane = 0; plane < Shape::planes; ++plane) {
-      Vector<Element, Shape::vector_items> factors;
-#pragma unroll
-      for (int k = 0; k < Shape::vector_items; ++k) factors.values[k] = matrix_factor<Layer>(values.values[k], plane);
-      *reinterpret_cast<Vector<Element, Shape::vector_items>*>(
-          to + plane * Shape::product_bytes + swizzled(row * Shape::k_tile_bytes + vector * 16, Shape::k_tile_bytes)) =
-          factors;
-    }
-  }
+  WgmmaWeightUnit<Layer, Tile> unit;
+  unit.load(weight, group, channel_block, number, true);
+  unit.store(reinterpret_cast<unsigned char*>(prepared) +
+             (static_cast<long long>(group) * Shape::channel_blocks + channel_block) * Shape::phase_sets *
+                 Shape::set_bytes);
   // The main kernel waits for this kernel alone, but also reads the inputs that the kernel before this one prepares.
   if (Tile::prepared_inputs) wait_for_kernel_before();
+}
+
+// Prepares a block's own weights in shared memory, where they stay. All threads that multiply do this.
+template <class Layer, class Tile>
+TCONV_DEVICE void wgmma_own_weights(const typename Layer::Element* weight, const WgmmaWork<Layer, Tile>& work,
+                                    int thread, unsigned char* shared) {
+  using Shape = WgmmaShape<Layer, Tile>;
+  using Unit = WgmmaWeightUnit<Layer, Tile>;
+  // Loads of some units are on their way together.
+  constexpr int threads = 128 * Shape::consumers, turns = ceil_div(Shape::block_units, threads);
+  constexpr int most = Unit::words < 64 ? 64 / Unit::words : 1, at_once = turns < most ? turns : most;
+  const int group = work.group(), channel_block = work.channel_block();
+#pragma unroll 1
+  for (int number = thread; number < Shape::block_units; number += at_once * threads) {
+    Unit units[at_once];
+#pragma unroll
+    for (int i = 0; i < at_once; ++i)
+      units[i].load(weight, group, channel_block, number + i * threads, number + i * threads < Shape::block_units);
+#pragma unroll
+    for (int i = 0; i < at_once; ++i)
+      if (number + i * threads < Shape::block_units) units[i].store(shared);
+  }
+  show_to_products();
+  meet<threads>(4);
 }
 
 // Loads weights, visit by visit. One thread of warp 8 does this. It waits until the products that read a stage are

@@ -2,7 +2,8 @@
 //
 // Types: 16 bits, and float32 rounded to TF32 or exact. x and y are contiguous or channels_last and begin at multiples
 // of 16 bytes. `wgmma_weights` prepares the weights before this kernel; they are contiguous and begin at such a
-// multiple, too. If Tile::prepared_inputs, `wgmma_inputs` prepares the inputs.
+// multiple, too. If Tile::own_weights, each block prepares its own instead, and there is no such kernel. If
+// Tile::prepared_inputs, `wgmma_inputs` prepares the inputs.
 //
 // The matrices. A position q owns stride_d * stride_h * stride_w neighbouring outputs, its phases. Each tap of each
 // phase reads the input at q - shift. A block owns a block tile of positions, and some output channels of some phases:
@@ -37,7 +38,8 @@
 // Waits. A consumer waits for the mbarrier "full": a producer's copies have landed. A producer waits for "empty": the
 // inputs are in the consumers' registers, or the products that read the weights are done. A consumer has two batches of
 // products on their way; wgmma.wait_group waits for the older batch before the consumer overwrites its fragments.
-// Named barriers 1 and 2 enclose the outputs that warpgroup 0 or 1 stages. Named barrier 3 joins warps 9-11.
+// Named barriers 1 and 2 enclose the outputs that warpgroup 0 or 1 stages. Named barrier 3 joins warps 9-11. Named
+// barrier 4 joins the consumers that have prepared their block's weights.
 //
 // The kernel may begin while its weights are prepared; it waits before it reads them. Before that wait it reads only
 // data that was there when the preparing kernel began, and it stores nothing.
@@ -204,7 +206,7 @@ struct WgmmaConsumer {
 #pragma unroll
       for (int row_visit = 0; row_visit < Shape::row_visits; ++row_visit) {
         // The first batch begins its products as the weights of each visit land.
-        if (batch == 0) weights.wait_full();
+        if (batch == 0 && !Tile::own_weights) weights.wait_full();
         if (Shape::exact || batch == 0 || row_visit == 0) products.begin_group();
         const int from = Shape::packs_weights ? packed : stage * Shape::weight_stage_bytes;
         multiply(Shape::exact ? batch_accumulators : accumulators, batch, row_visit, Rows(shared + from), depth, row,
@@ -329,7 +331,7 @@ TCONV_DEVICE void wgmma(const typename Layer::Element* x, const typename Layer::
   unsigned char* const input_barriers = weight_barriers + 16 * Tile::weight_stages;
   if (threadIdx.x == 0) {
     // "Empty" counts one arrival of each consumer warp for weights, and of each consumer thread for inputs.
-    WgmmaStages<Tile::weight_stages>::make(weight_barriers, 1, 4 * Shape::consumers);
+    if (!Tile::own_weights) WgmmaStages<Tile::weight_stages>::make(weight_barriers, 1, 4 * Shape::consumers);
     WgmmaStages<Tile::input_stages>::make(input_barriers, Shape::loaders, 128 * Shape::consumers);
     show_barriers();
   }
@@ -343,6 +345,8 @@ TCONV_DEVICE void wgmma(const typename Layer::Element* x, const typename Layer::
   };
   if (warp < 4 * Shape::consumers) {
     take_registers<Shape::consumer_registers>();
+    // Prepared inputs apart, no kernel is on its way that could write what is read here.
+    if (Tile::own_weights) wgmma_own_weights<Layer, Tile>(weight, first_work(), thread, shared);
     wait_for_kernel_before();  // that kernel may still write where outputs go
     WgmmaConsumer<Layer, Tile> consumer(shared, warp, lane);
     for (Work work = first_work(); work.is_left(); work.next()) {
@@ -381,7 +385,7 @@ TCONV_DEVICE void wgmma(const typename Layer::Element* x, const typename Layer::
     give_registers<Shape::producer_registers>();
     if (warp == 4 * Shape::consumers) {
       wait_for_kernel_before();  // that kernel prepares the weights
-      if (lane == 0)
+      if (lane == 0 && !Tile::own_weights)
         wgmma_load_weights<Layer, Tile>(first_work(), shared, weight_barriers,
                                          reinterpret_cast<const unsigned char*>(weight));
     } else {

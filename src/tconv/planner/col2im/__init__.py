@@ -33,7 +33,6 @@ class _Col2im(Family[Col2imTile]):
     rules = rules
     launch_traits = staticmethod(rules.launch_traits)
     on_tensor_cores = True
-    preparing_threads = 0
     alignment = 16
     any_size = False
     reach = "exact"

@@ -30,7 +30,6 @@ class _Col2imRows(Family[Col2imRowsTile]):
     rules = rules
     launch_traits = staticmethod(launch_traits)
     on_tensor_cores = True
-    preparing_threads = 0
     alignment = 16
     reach = "phases"
 

@@ -34,7 +34,6 @@ class _Col2imWgmma(Family[Col2imWgmmaTile]):
     rules = rules
     launch_traits = staticmethod(launch_traits)
     on_tensor_cores = True
-    preparing_threads = 0
     alignment = 16
     any_size = False
     reach = "exact"

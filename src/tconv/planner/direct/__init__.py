@@ -25,7 +25,6 @@ class _Direct(Family[DirectTile]):
     rules = rules
     launch_traits = staticmethod(rules.launch_traits)
     on_tensor_cores = False
-    preparing_threads = 0
     alignment = 1
     reach = "exact"
 

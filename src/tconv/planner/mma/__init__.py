@@ -33,7 +33,6 @@ class _Mma(Family[MmaTile]):
     rules = block_tiles
     launch_traits = staticmethod(launch_traits)
     on_tensor_cores = True
-    preparing_threads = block_tiles.PREPARING_THREADS
     alignment = 16
     reach = "phases"
 

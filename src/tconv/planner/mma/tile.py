@@ -73,6 +73,11 @@ class MmaTile:
     blocks: int
 
     @property
+    def prepares_weights(self) -> bool:
+        """Whether a kernel before puts the weights into another order."""
+        return True
+
+    @property
     def threads(self) -> int:
         """Threads of a block."""
         return 32 * self.warps.high * self.warps.wide * self.warps.splits

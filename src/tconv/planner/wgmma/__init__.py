@@ -35,7 +35,6 @@ class _Wgmma(Family[WgmmaTile]):
     rules = block_tiles
     launch_traits = staticmethod(launch_traits)
     on_tensor_cores = True
-    preparing_threads = block_tiles.PREPARING_THREADS
     alignment = 16
     reach = "exact"
 
@@ -66,6 +65,7 @@ class _Wgmma(Family[WgmmaTile]):
             f"stacked, so that {own.row_visits} shifts share their inputs" if tile.stacked else "one behind another"
         )
         weights = "all weights, which stay" if tile.resident else f"{tile.weight_stages} of weights"
+        weights += ", prepared by each block" if tile.own_weights else ""
         kind = "copied" if own.by_channel or own.by_place else "transposed" if own.transposed else "one by one"
         if tile.prepared_inputs:
             kind = "prepared by a kernel before"

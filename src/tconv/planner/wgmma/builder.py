@@ -89,10 +89,10 @@ def with_stages(layer: Layer, tile: WgmmaTile, most_shared: int) -> WgmmaTile:
     return tile
 
 
-def with_resident_weights(layer: Layer, tile: WgmmaTile) -> WgmmaTile:
-    """`tile` with weights that stay."""
+def with_resident_weights(layer: Layer, tile: WgmmaTile, own: int = 0) -> WgmmaTile:
+    """`tile` with weights that stay; each block prepares its `own`, or a kernel before has prepared all."""
     shape = WgmmaShape(layer, tile)
-    return replace(tile, resident=1, weight_stages=shape.k_tiles * shape.visits)
+    return replace(tile, resident=1, weight_stages=shape.k_tiles * shape.visits, own_weights=own)
 
 
 def phase_choices(layer: Layer) -> list[int]:

@@ -36,6 +36,8 @@ _BLOCK_TILES = 6
 _MOST_ACCUMULATORS = 256
 #: Stages of weights that stay: each has a barrier.
 _MOST_RESIDENT = 128
+#: Bytes of weights that a block prepares itself.
+_MOST_OWN_BYTES = 96 * 1024
 #: Neighbouring columns of a block tile that are tried.
 _COLUMNS = (4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 28, 32, 40, 48, 52, 56, 64, 80, 96, 104, 112, 128, 256, 512)
 #: Those that cut the fewest sectors; about as many outputs as are stored while two ends are, which cut one each.
@@ -93,9 +95,9 @@ def candidates(
     )
     tile = taken(tile, np.flatnonzero(suits(WgmmaShape(layer, tile))))
     kinds = [tile]
-    stay = np.flatnonzero(_may_stay(problem, layer, tile, gpu))
-    if len(stay):
-        kinds.append(with_resident_weights(layer, taken(tile, stay)))
+    for may, own in ((_may_stay(problem, layer, tile, gpu), 0), (_may_be_own(layer, tile, gpu), 1)):
+        if len(stay := np.flatnonzero(may)):
+            kinds.append(with_resident_weights(layer, taken(tile, stay), own))
     tile = joined(kinds, list(map(length, kinds)))
     tile = with_stages(layer, tile, gpu.shared_bytes_per_block)
     # Beside weights that stay, inputs come while others are multiplied.
@@ -107,9 +109,19 @@ def candidates(
 def _may_stay(problem: Problem, layer: Layer, tile: WgmmaTile, gpu: Gpu) -> Array:
     """Where a block's weights may stay in shared memory, and are read more than once."""
     shape, kernel = WgmmaShape(layer, tile), launch_traits(layer, tile, gpu.multiprocessors)
-    few = (shape.k_tiles * shape.visits <= _MOST_RESIDENT) & (shape.weight_sets <= gpu.multiprocessors)
-    few = few & can_stay(shape) & (shape.set_bytes <= gpu.shared_bytes_per_block)
+    few = _are_few(shape, gpu) & (shape.set_bytes <= gpu.shared_bytes_per_block)
     return few & (works(problem, layer, kernel) > kernel.at_once)
+
+
+def _may_be_own(layer: Layer, tile: WgmmaTile, gpu: Gpu) -> Array:
+    """Where a block may prepare the weights that stay: all blocks do, where another kernel would do it once."""
+    shape = WgmmaShape(layer, tile)
+    return _are_few(shape, gpu) & (shape.phase_sets == 1) & (shape.set_bytes <= _MOST_OWN_BYTES)
+
+
+def _are_few(shape: WgmmaShape, gpu: Gpu) -> Array:
+    few = (shape.k_tiles * shape.visits <= _MOST_RESIDENT) & (shape.weight_sets <= gpu.multiprocessors)
+    return few & can_stay(shape)
 
 
 def _rows(layer: Layer) -> list[tuple[int, int]]:

@@ -56,6 +56,8 @@ class Constants:
         norm: how sharply the largest limit rules.
         preparing: seconds of the preparing kernel, beside its bytes.
         prepared: how often a byte that it writes counts.
+        own_weights: seconds of a block that prepares its own weights, beside their units.
+        unit: cycles for one weight of a unit of each thread.
         ordering: seconds of the kernel that prepares inputs, beside its bytes.
         ordered: how often a byte that it writes counts.
     """
@@ -90,6 +92,8 @@ class Constants:
     norm: float = 2.146
     preparing: float = 2.829e-06
     prepared: float = 2.078
+    own_weights: float = 0.75e-06
+    unit: float = 110
     ordering: float = 2.2e-06
     ordered: float = 2.933
 
@@ -201,6 +205,8 @@ def predict(problem: Problem, layer: Layer, tile: WgmmaTile, gpu: Gpu, fitted: C
     together = sum(limit**fitted.norm for limit in limits) ** (1 / fitted.norm)
     first = (fitted.latency + least(input_bytes, most(1, shape.input_stage_bytes)) / fitted.cache) / _CLOCK
     preparation = fitted.preparing + fitted.prepared * shape.weight_bytes / gpu.copy_bandwidth
+    units = ceil_div(shape.block_units, 128 * CONSUMERS) * shape.weights_together
+    preparation = where(tile.own_weights > 0, fitted.own_weights + fitted.unit * units / _CLOCK, preparation)
     input_size = 1.0 * problem.batch * math.prod(problem.input_size) * layer.in_channels * layer.item_bytes
     ordering = fitted.ordering + fitted.ordered * input_size / gpu.copy_bandwidth
     preparation = preparation + where(tile.prepared_inputs > 0, ordering, 0.0)

@@ -35,7 +35,8 @@ _CONSTANTS = (
         "weight_stage_bytes",
         "k_tile_pieces",
     ),
-    *("weight_bytes", "preparing_items", "run", "by_runs", "staged_bytes", "shared_bytes"),
+    *("weights_together", "block_units", "weight_bytes", "preparing_items"),
+    *("run", "by_runs", "staged_bytes", "shared_bytes"),
 )
 
 
@@ -366,13 +367,31 @@ class WgmmaShape:
 
     @cached_property
     def weight_bytes(self) -> int:
-        """Of all prepared weights."""
-        return self.weight_sets * self.set_bytes
+        """Of all weights that a kernel before prepares."""
+        return where(self.tile.own_weights > 0, 0, self.weight_sets * self.set_bytes)
+
+    @cached_property
+    def block_weights(self) -> int:
+        """Weights of an input channel in a block."""
+        return self.tile.channels * self.taps
+
+    @cached_property
+    def weights_together(self) -> int:
+        """Those of them that are loaded at once: neighbours in memory, in each block from a multiple of as many on."""
+        layer = self.layer
+        if layer.weights_last:
+            return gcd(gcd(self.tile.channels, layer.out_channels_per_group), self.vector_items)
+        return gcd(gcd(self.block_weights, layer.out_channels_per_group * self.taps), self.vector_items)
+
+    @cached_property
+    def block_units(self) -> int:
+        """What a thread prepares at once, vectors of input channels of as many weights, in a block."""
+        return self.k_tiles * (self.k_tile_bytes // 16) * (self.block_weights // self.weights_together)
 
     @cached_property
     def preparing_items(self) -> int:
-        """Threads that prepare the weights, each every second vector of a tap's channels in a k-tile."""
-        return self.layer.groups * self.channel_blocks * self.k_tiles * self.tile.channels * self.taps * 2
+        """Threads that prepare the weights, each a unit."""
+        return where(self.tile.own_weights > 0, 0, self.layer.groups * self.channel_blocks * self.block_units)
 
     # ---- shared memory and registers ----
 

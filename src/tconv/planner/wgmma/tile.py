@@ -28,7 +28,8 @@ class WgmmaTile:
     time; those of 16-bit types into ``raw_stages`` from which they are transposed, but where
     all taps read the same column, and eight columns are loaded at a time. Or input and output are ``channels_last``; or
     contiguous inputs are ``prepared_inputs``, put into that order by a kernel before.
-    Where weights are ``resident`` each visit has a stage, which is filled once.
+    Where weights are ``resident`` each visit has a stage, which is filled once: from weights that a kernel before has
+    prepared, or a block prepares its ``own_weights``.
     """
 
     block_tile: BlockTile
@@ -44,6 +45,12 @@ class WgmmaTile:
     channels_last: int
     resident: int = 0
     prepared_inputs: int = 0
+    own_weights: int = 0
+
+    @property
+    def prepares_weights(self) -> bool:
+        """Whether a kernel before puts the weights into another order."""
+        return not self.own_weights
 
     @property
     def blocks(self) -> int:
