@@ -217,6 +217,12 @@ MUTATIONS = {
 }
 
 MUTATIONS_OF_MMA = {
+    "block tiles of a group counted on from the group before": (
+        "rest - group * block_tiles",
+        "rest",
+        "mma-2d-asymmetric-grouped-tf32_rna-wide",
+        "plain",
+    ),
     "phase and shift mixed up": (
         "(phase) + Axis::padding + static_cast<long long>(lowest + number * step) * Axis::stride;",
         "(phase) + Axis::padding + static_cast<long long>(lowest + number * step);",
@@ -840,6 +846,12 @@ MUTATIONS_OF_WGMMA = {
         "wgmma-2d-k3-s2-op1-all-own",
         "plain",
     ),
+    "block tiles counted on through all groups": (
+        "Shape::group_by_group ? number % of_group() : number",
+        "number",
+        "wgmma-2d-k4-s2-multiplier-bf16-one",
+        "plain",
+    ),
     "own weights multiplied that others have not prepared": (
         "  meet<threads>(4);\n",
         "",
@@ -868,6 +880,12 @@ MUTATIONS_OF_WGMMA = {
 
 
 MUTATIONS_OF_COL2IM_WGMMA = {
+    "groups dealt out as if blocks kept their weights": (
+        "resident ? rest % Layer::groups : rest / block_tiles",
+        "rest % Layer::groups",
+        "col2im_wgmma-2d-k4-s2-multiplier-fp16-part",
+        "plain",
+    ),
     "inputs moved before all have landed": (
         "      meet<Shape::set_threads>(1 + set);\n    }\n    copies.begin(",
         "    }\n    copies.begin(",

@@ -198,12 +198,11 @@ TCONV_DEVICE void col2im(const typename Layer::Element* x, const typename Layer:
   TCONV_SHARED(shared);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
 
-  // Blocks with the same inputs are neighbours.
-  const int weight_set = static_cast<int>(blockIdx.x) % Shape::weight_sets;
-  const int group = weight_set / Shape::row_blocks;
-  const int first_channel = weight_set % Shape::row_blocks * Tile::channels;
   const Col2imBlockTiles<Layer, Tile, Shape> block_tiles(input_depth, input_height, input_width);
-  int number = static_cast<int>(blockIdx.x) / Shape::weight_sets;
+  const BlockOrder<Layer, Shape::row_blocks, Tile::resident> order(static_cast<int>(blockIdx.x),
+                                                                   block_tiles.count(batch));
+  const int group = order.group, first_channel = order.set * Tile::channels;
+  int number = order.block_tile;
   Col2imNumbers numbers = block_tiles.numbers(number);
 
   // A set of warps shares the rows and columns of a step.

@@ -54,14 +54,12 @@ TCONV_DEVICE void col2im_wgmma(const typename Layer::Element* x, const typename 
   const int set = static_cast<int>(threadIdx.x) / Shape::set_threads,
             thread = static_cast<int>(threadIdx.x) % Shape::set_threads;
 
-  // Blocks with the same inputs are neighbours.
-  const int weight_set = static_cast<int>(blockIdx.x) % Shape::weight_sets;
-  const int group = weight_set / Shape::row_blocks;
-  const int row_block = weight_set % Shape::row_blocks;
-  const int first_channel = row_block / Shape::phase_blocks * Tile::channels;
-  const int block_phase = Shape::all_phases ? 0 : row_block % Shape::phase_blocks * Shape::OwnWidth::stride;
   const Col2imBlockTiles<Layer, Tile, Shape> block_tiles(input_depth, input_height, input_width);
-  const Col2imNumbers numbers = block_tiles.numbers(static_cast<int>(blockIdx.x) / Shape::weight_sets);
+  const BlockOrder<Layer, Shape::row_blocks, false> order(static_cast<int>(blockIdx.x), block_tiles.count(batch));
+  const int group = order.group;
+  const int first_channel = order.set / Shape::phase_blocks * Tile::channels;
+  const int block_phase = Shape::all_phases ? 0 : order.set % Shape::phase_blocks * Shape::OwnWidth::stride;
+  const Col2imNumbers numbers = block_tiles.numbers(order.block_tile);
   const BlockTilePosition first = block_tiles.first_input(numbers);
 
   Col2imCopies<Layer, Tile, Shape> copies(weight + block_phase, x, group, first_channel, set, first, batch, input_depth,

@@ -123,16 +123,16 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
   const int warp_high = warp % Tile::Warps::high, warp_wide = warp / Tile::Warps::high % Tile::Warps::wide;
   const int first_step = warp / Shape::warps * Tile::Pipeline::k_tile_steps;  // of each k-tile, for the warp's set
 
-  // Blocks with the same inputs are neighbours.
-  const int weight_set = static_cast<int>(blockIdx.x) % Shape::weight_sets;
-  const int group = weight_set / Shape::row_blocks, row_block = weight_set % Shape::row_blocks;
-  const int first_row_tile = row_block * Shape::block_row_tiles + warp_high * Tile::Warps::row_tiles;
   const BlockTiles<typename Tile::BlockTile> block_tiles(
       Shape::Depth::positions(output_depth + Tile::BlockTile::depth_origin),
       Shape::Height::positions(output_height + Tile::BlockTile::row_origin),
       Shape::Width::positions(output_width + Tile::BlockTile::origin));
   const int block_tile_count = block_tiles.count(batch);
-  int number = static_cast<int>(blockIdx.x) / Shape::weight_sets;
+  const BlockOrder<Layer, Shape::row_blocks, Tile::Pipeline::resident> order(static_cast<int>(blockIdx.x),
+                                                                             block_tile_count);
+  const int group = order.group, row_block = order.set;
+  const int first_row_tile = row_block * Shape::block_row_tiles + warp_high * Tile::Warps::row_tiles;
+  int number = order.block_tile;
   const int block_tiles_together = static_cast<int>(gridDim.x) / Shape::weight_sets;
 
   // The k-tile of inputs that is asked for next, and its block tile.
@@ -184,9 +184,9 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
   const unsigned char* const fragments = weight_stages + lane * 16 +
                                          first_step * Shape::planes * Shape::fragment_bytes +
                                          warp_high * Tile::Warps::row_tiles * Shape::tile_bytes;
-  MmaWeightStages<Layer, Tile> weights(
-      reinterpret_cast<const unsigned char*>(weight) + weight_set * Shape::block_weight_bytes, weight_stages,
-      shared + Shape::barrier_at, row_block);
+  MmaWeightStages<Layer, Tile> weights(reinterpret_cast<const unsigned char*>(weight) +
+                                           (group * Shape::row_blocks + row_block) * Shape::block_weight_bytes,
+                                       weight_stages, shared + Shape::barrier_at, row_block);
   wait_for_kernel_before();  // that kernel prepares the weights
   weights.ask();
   end_asking(0);

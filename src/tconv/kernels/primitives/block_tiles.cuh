@@ -38,6 +38,21 @@ struct BlockTiles {
   }
 };
 
+// What a block has, by its number: a group, one of the group's `sets` of weights, and a block tile. Blocks with the
+// same inputs are neighbours, and so are those of a group, because the L2 cache may not hold the weights of all. Where
+// blocks keep their weights (`resident`), those with the same set are a multiple of all sets apart.
+template <class Layer, int sets, bool resident>
+struct BlockOrder {
+  int group, set, block_tile;
+
+  TCONV_DEVICE BlockOrder(int number, int block_tiles) {
+    const int rest = number / sets;
+    set = number % sets;
+    group = Layer::groups == 1 ? 0 : resident ? rest % Layer::groups : rest / block_tiles;
+    block_tile = resident ? rest / Layer::groups : rest - group * block_tiles;
+  }
+};
+
 // The first input of a block tile's halo, where its block has all shifts. It may lie outside the map.
 template <class Shape>
 TCONV_DEVICE BlockTilePosition halo_of(const BlockTilePosition& block_tile) {

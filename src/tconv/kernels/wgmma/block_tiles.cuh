@@ -48,11 +48,12 @@ struct WgmmaPhases {
   TCONV_DEVICE int taps() const { return depth.count * row.count * column.count; }
 };
 
-// The works of a grid: every block tile with every set of weights. Works with the same block tile follow each other. A
-// block does every gridDim.x-th work.
+// The works of a grid: every block tile with every set of weights. Works with the same block tile follow each other; if
+// `group_by_group`, of a group, and works of a group follow each other. A block does every gridDim.x-th work.
 template <class Layer, class Tile>
 struct WgmmaWork {
   using Shape = WgmmaShape<Layer, Tile>;
+  static constexpr int sets = Shape::group_by_group ? Shape::row_blocks : Shape::weight_sets;  // that follow each other
   BlockTiles<typename Tile::BlockTile> block_tiles;
   int count, number;
 
@@ -71,22 +72,28 @@ struct WgmmaWork {
     return phase.depth.count * phase.row.count * (Shape::kind == WgmmaKind::one_phase ? phase.column.count : 1) > 0;
   }
 
-  TCONV_DEVICE int weight_set() const {
-    if (Shape::weight_sets == 1) return 0;
-    if (!Shape::some_without_taps) return number % Shape::weight_sets;
+  TCONV_DEVICE int set() const {
+    if (sets == 1) return 0;
+    if (!Shape::some_without_taps) return number % sets;
     // The sets move on by one with every round of the grid. Otherwise a block would have the same set each time, and
     // the few that have taps would do all the multiplying.
-    const int own = number % Shape::weight_sets, round = (number - own) / static_cast<int>(gridDim.x);
-    return (own + round % Shape::weight_sets) % Shape::weight_sets;
+    const int own = number % sets, round = (number - own) / static_cast<int>(gridDim.x);
+    return (own + round % sets) % sets;
   }
+  TCONV_DEVICE int of_group() const { return count / Layer::groups; }  // works
+  TCONV_DEVICE int group() const {
+    return Layer::groups == 1 ? 0 : Shape::group_by_group ? number / of_group() : set() / Shape::row_blocks;
+  }
+  TCONV_DEVICE int weight_set() const { return Shape::group_by_group ? group() * sets + set() : set(); }
   TCONV_DEVICE int first_phase() const {
-    return Shape::phase_sets == 1 ? 0 : weight_set() % Shape::phase_sets * Tile::phases;
+    return Shape::phase_sets == 1 ? 0 : set() % Shape::phase_sets * Tile::phases;
   }
   TCONV_DEVICE int channel_block() const {
-    return Shape::channel_blocks == 1 ? 0 : weight_set() / Shape::phase_sets % Shape::channel_blocks;
+    return Shape::channel_blocks == 1 ? 0 : set() / Shape::phase_sets % Shape::channel_blocks;
   }
-  TCONV_DEVICE int group() const { return Layer::groups == 1 ? 0 : weight_set() / Shape::row_blocks; }
-  TCONV_DEVICE BlockTilePosition block_tile() const { return block_tiles.block_tile(number / Shape::weight_sets); }
+  TCONV_DEVICE BlockTilePosition block_tile() const {
+    return block_tiles.block_tile((Shape::group_by_group ? number % of_group() : number) / sets);
+  }
   // The halo's first input, which may lie outside the image.
   TCONV_DEVICE BlockTilePosition halo() const {
     const BlockTilePosition from = block_tile();

@@ -163,6 +163,10 @@ struct WgmmaShape {
   // Rows begin anywhere: patches are the 16 bytes at multiples of 16 that hold a part of a row of the halo.
   static constexpr bool unaligned = transposed && Tile::patch_columns == 1;
   static constexpr bool by_place = inputs_last && Layer::group_in_channels % vector_items == 0;
+  // Whether blocks go through one group after the other: the L2 cache may not hold the weights of all. Not where they
+  // keep their weights, nor where groups share lines of the cache, of 128 bytes.
+  static constexpr bool group_by_group = Layer::groups > 1 && !Tile::resident &&
+                                         (!inputs_last || Layer::group_in_channels * item_bytes >= 128);
   // How many columns of a row's first patch come before the halo's first column. `highest` is the highest shift along
   // the width of the block's phases. The second function: the most such columns and halo together.
   static TCONV_CONSTANT int patch_lead(int highest) {

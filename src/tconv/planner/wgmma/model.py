@@ -11,13 +11,12 @@ from tconv.planner.family import Cost
 from tconv.planner.gpu import SHORTEST_SECONDS, Gpu
 from tconv.planner.numbers import ceil_div, gcd, least, most, where
 from tconv.planner.wgmma.launch import launch_traits
-from tconv.planner.wgmma.shape import CONSUMERS, WgmmaShape
+from tconv.planner.wgmma.shape import CONSUMERS, LINE_BYTES, WgmmaShape
 from tconv.planner.wgmma.tile import WgmmaTile
 from tconv.problem import Layer, Problem
 
 #: Cycles a second of a multiprocessor while its tensor cores are busy.
 _CLOCK = 1.7e9
-_LINE_BYTES = 128
 
 
 @dataclass(frozen=True)
@@ -174,7 +173,7 @@ def predict(problem: Problem, layer: Layer, tile: WgmmaTile, gpu: Gpu, fitted: C
     # less of runs that are longer than a line of the cache.
     all_rows = (run_bytes >= row_bytes) & (tile.phases % (layer.stride[1] * layer.stride[2]) == 0)
     together = where(all_rows, tile.block_tile.rows * layer.stride[1], 1)
-    part = fitted.part * least(1, _LINE_BYTES / run_bytes)
+    part = fitted.part * least(1, LINE_BYTES / run_bytes)
     parts = where(whole | (run_bytes < 32), 0.0, part * runs / together) * block_tiles
     # Runs of less than a sector lie a stride apart: each has a sector alone, or shares one.
     sectors = runs * min(32, layer.stride[2] * layer.item_bytes) / 32
@@ -185,8 +184,13 @@ def predict(problem: Problem, layer: Layer, tile: WgmmaTile, gpu: Gpu, fitted: C
     # Of what a halo has, only inputs come.
     maps = 1.0 * tile.block_tile.images * math.prod(problem.input_size) * layer.in_channels_per_group * layer.item_bytes
     from_cache = least(input_bytes + where(inputs_last, 0.0, sectors), maps)
-    half_lines = where(shape.by_place & (shape.k_tile_bytes < _LINE_BYTES), fitted.half, 1.0)
-    loaded = weights / fitted.same + half_lines * from_cache / fitted.cache
+    half_lines = where(shape.by_place & (shape.k_tile_bytes < LINE_BYTES), fitted.half, 1.0)
+    # Sets of weights that few multiprocessors read at the same time come as inputs do.
+    of_group = block_tiles / layer.groups
+    groups_at_once = where(shape.group_by_group, least(layer.groups, 1 + gpu.multiprocessors // of_group), layer.groups)
+    alone_share = least(1, groups_at_once * shape.weight_sets / layer.groups / gpu.multiprocessors)
+    of_weights = 1 / (alone_share / fitted.cache + (1 - alone_share) / fitted.same)
+    loaded = weights / of_weights + half_lines * from_cache / fitted.cache
 
     alone = products / CONSUMERS + waits  # of one warpgroup, were it alone
     # Works without a tap are only stored. Blocks take turns at the others.

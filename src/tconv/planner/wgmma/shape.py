@@ -16,6 +16,8 @@ _STEP_BYTES = 32
 CONSUMERS, TILE_POSITIONS, LOADERS = 2, 64, 96
 #: Neighbouring phases that are staged, of 16 and 32 bits.
 _MOST_RUN = {2: 16, 4: 12}
+#: Of the L2 cache.
+LINE_BYTES = 128
 #: Patches of which a thread keeps the offset.
 MOST_PATCHES = 8
 
@@ -25,7 +27,16 @@ _CONSTANTS = (
     *("fragments", "visit_pieces"),
     *("batch_steps", "batches"),
     *("k_tile_bytes", "k_tile_channels", "k_tiles", "block_positions", "block_tile_positions", "stacked_rows"),
-    *("halo_columns", "halo_all_rows", "row_patches", "halo_patches", "row_places", "channel_bytes", "place_bytes"),
+    *(
+        "group_by_group",
+        "halo_columns",
+        "halo_all_rows",
+        "row_patches",
+        "halo_patches",
+        "row_places",
+        "channel_bytes",
+        "place_bytes",
+    ),
     *(
         "input_stage_bytes",
         "raw_stage_bytes",
@@ -36,7 +47,7 @@ _CONSTANTS = (
         "k_tile_pieces",
     ),
     *("weights_together", "block_units", "weight_bytes", "preparing_items"),
-    *("run", "by_runs", "staged_bytes", "shared_bytes"),
+    *("group_by_group", "run", "by_runs", "staged_bytes", "shared_bytes"),
 )
 
 
@@ -266,6 +277,13 @@ class WgmmaShape:
     def by_place(self) -> bool:
         """Whether vectors of channels are copied."""
         return self.inputs_last & (self.layer.in_channels_per_group % self.vector_items == 0)
+
+    @cached_property
+    def group_by_group(self) -> bool:
+        """Whether blocks go through one group after the other."""
+        of_position = self.layer.in_channels_per_group * self.item_bytes
+        whole_lines = (self.inputs_last == 0) | (of_position >= LINE_BYTES)
+        return (self.layer.groups > 1) & (self.tile.resident == 0) & whole_lines
 
     @cached_property
     def row_patches(self) -> int:
