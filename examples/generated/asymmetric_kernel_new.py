@@ -279,7 +279,7 @@ def _define(space):
     return defined
 
 # torch.compile and dispatch modes see a call as this one operator. Its namespace has the digest of this file.
-_OPERATOR = _define("tconv_1ecc806c7f1dc23b")
+_OPERATOR = _define("tconv_979a7c2da335707f")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # modules keep their options like this
@@ -517,7 +517,8 @@ namespace tconv {
 //
 // Types: 16 bits, and float32 rounded to TF32 or exact. x and y are contiguous or channels_last and begin at multiples
 // of 16 bytes. `wgmma_weights` prepares the weights before this kernel; they are contiguous and begin at such a
-// multiple, too. If Tile::prepared_inputs, `wgmma_inputs` prepares the inputs.
+// multiple, too. If Tile::own_weights, each block prepares its own instead, and there is no such kernel. If
+// Tile::prepared_inputs, `wgmma_inputs` prepares the inputs.
 //
 // The matrices. A position q owns stride_d * stride_h * stride_w neighbouring outputs, its phases. Each tap of each
 // phase reads the input at q - shift. A block owns a block tile of positions, and some output channels of some phases:
@@ -552,7 +553,8 @@ namespace tconv {
 // Waits. A consumer waits for the mbarrier "full": a producer's copies have landed. A producer waits for "empty": the
 // inputs are in the consumers' registers, or the products that read the weights are done. A consumer has two batches of
 // products on their way; wgmma.wait_group waits for the older batch before the consumer overwrites its fragments.
-// Named barriers 1 and 2 enclose the outputs that warpgroup 0 or 1 stages. Named barrier 3 joins warps 9-11.
+// Named barriers 1 and 2 enclose the outputs that warpgroup 0 or 1 stages. Named barrier 3 joins warps 9-11. Named
+// barrier 4 joins the consumers that have prepared their block's weights.
 //
 // The kernel may begin while its weights are prepared; it waits before it reads them. Before that wait it reads only
 // data that was there when the preparing kernel began, and it stores nothing.
@@ -590,6 +592,13 @@ constexpr int kBatches = 2;  // that have fragments in registers
 constexpr int kConsumerRegisters = 208;
 constexpr int kProducerRegisters = 504 - 2 * kConsumerRegisters;
 constexpr long long kSetBytes = 344064;
+// The weights of an input channel in a block, and those of them that are loaded at once, because they are neighbours
+// in memory from a multiple of as many on.
+constexpr int kBlockWeights = kChannels * kTaps;
+constexpr int kWeightsTogether = 4;
+// A thread prepares a unit: as many vectors of input channels.
+constexpr int kBlockUnits = 5376;
+constexpr long long kPreparingItems = 5376;
 constexpr int kStagedChannels = 32;
 constexpr int kStagedPitch = 68;
 constexpr int kStagedBytes = kStagedChannels * kStagedPitch * 4;
@@ -617,10 +626,6 @@ TCONV_CONSTANT int power_of_two_from(int value) {
 
 // 0 <= index < count, in one comparison.
 TCONV_DEVICE bool in_range(int index, int count) { return static_cast<unsigned>(index) < static_cast<unsigned>(count); }
-
-// One of two types, chosen by a constant. It is std::conditional, whose header NVRTC does not load.
-template <bool first, class First, class Second> struct Choice { using type = First; };
-template <class First, class Second> struct Choice<false, First, Second> { using type = Second; };
 
 // A thread's own asynchronous copies of `Bytes` bytes (4, 8 or 16, aligned to their number) from global to shared
 // memory; some may have another `Size`. A group has at most `OfGroup` copies; at most `Groups` groups are on their way
@@ -952,15 +957,16 @@ TCONV_CONSTANT Launch block_tiles_launch(const Sizes& sizes, const int (&positio
   launch.counted = works + launch.blocks;  // a walk ends beyond the last work, by less than a grid
   launch.threads = kThreads, launch.shared_bytes = Kernel::shared_bytes;
   launch.wide_index = larger(plane_of(sizes.input) * kGroupInChannels, plane_of(sizes.output)) >= index_limit;
-  launch.weight_blocks = ceil_div(Kernel::preparing_items, static_cast<long long>(preparing_threads));
+  launch.weight_blocks = (kPreparingItems + static_cast<long long>(preparing_threads) - 1) /
+      static_cast<long long>(preparing_threads);
   launch.weight_bytes = kSetBytes;
   return launch;
 }
 
 // Splits a number below `Count` into digits of mixed bases, the fastest digit first. Divides in 32 bits where `Count`
 // allows it, as 64 bits take much longer.
-template <long long Count> struct Digits {
-  using Number = typename Choice<(Count <= 0x7fffffff), int, long long>::type;
+struct Digits {
+  using Number = int;
   Number rest;
 
   TCONV_DEVICE explicit Digits(long long number) : rest(static_cast<Number>(number)) {}
@@ -1013,8 +1019,8 @@ template <class Kernel> TCONV_DEVICE BlockTilePosition wgmma_in_block_tile(int n
 template <class Kernel>
 TCONV_DEVICE bool wgmma_is_in_block_tile(int number) { return number * kPositionTiles < Kernel::block_tile_positions; }
 
-// The works of a grid: every block tile with every set of weights. Works with the same block tile follow each other. A
-// block does every gridDim.x-th work.
+// The works of a grid: every block tile with every set of weights. Works with the same block tile follow each other; if
+// `group_by_group`, of a group, and works of a group follow each other. A block does every gridDim.x-th work.
 template <class Kernel> struct WgmmaWork {
   BlockTiles<Kernel> block_tiles;
   int count, number;
@@ -1264,8 +1270,60 @@ template <class Axis> struct WgmmaTap {
   }
 };
 
-// Prepares the weights, in the order in which blocks load them. Each of `Shape::preparing_items` threads has every
-// second vector of one tap's channels in a k-tile, for one output channel.
+// Weights on their way to the order in which products read them. A unit has 16 bytes of input channels of a few weights
+// that are neighbours in memory: a thread loads these at once for each channel, and writes a vector for each of them.
+template <class Kernel> struct WgmmaWeightUnit {
+  static constexpr int together = kWeightsTogether, channels = kVectorItems;
+
+  Vector<float, 4> loaded[channels];
+  int first, vector, k_tile;  // among the weights of an input channel in a block; in the k-tile
+
+  // Loads the unit with a number below `Shape::block_units`, or zeros if it is not `present`.
+  TCONV_DEVICE void read(const float* weight, int group, int channel_block, int number, bool present) {
+    Digits digits(present ? number : 0);
+    // Neighbouring threads write neighbouring vectors, and read neighbouring weights.
+    vector = digits.next(Kernel::k_tile_vectors);
+    first = digits.next(kBlockWeights / together) * together;
+    k_tile = digits.rest;
+    const int tap = first % kTaps, out_channel = channel_block * kChannels + first / kTaps;
+    const int in_channel = k_tile * Kernel::k_tile_channels + vector * channels;
+    TCONV_UNROLL for (int k = 0; k < channels; ++k) {
+      const Vector<float, 4> neighbours = *reinterpret_cast<const Vector<float, 4>*>(
+          present ? weight_at(weight, group, in_channel + k, out_channel, tap) : weight);
+      TCONV_UNROLL for (int n = 0; n < together; ++n) loaded[k].values[n] = present ? neighbours.values[n] : float{};
+    }
+  }
+
+  // Writes it behind `sets`, where the first phase set of its block's channels begins.
+  TCONV_DEVICE void write(unsigned char* sets) const {
+    TCONV_UNROLL for (int n = 0; n < together; ++n) {
+      int phase_set, piece;
+      {
+        // Where the piece of a tap lies: in which phase set, and as which piece of a k-tile. A visit's pieces lie
+        // together.
+        const int of_tap = (first + n) % kTaps;
+        const WgmmaTap<Axis<1, 1, 0, 1>> depth(of_tap / (kHeightKernel * kKernel));
+        const WgmmaTap<Axis<3, 1, 0, 1>> row(of_tap / kKernel % kHeightKernel);
+        const WgmmaTap<Axis<7, 1, 0, 1>> column(of_tap % kKernel);
+        const int phase = depth.phase + row.phase + column.phase;
+        phase_set = phase;
+        // Visits are shifts: along the height fastest, then along the width. Each has a piece of every phase.
+        const int visit = (depth.shift * kShiftsCount + column.shift) * kHeightShiftsCount + row.shift;
+        piece = visit;
+      }
+      const int row = wgmma_row_of((first + n) / kTaps), product = k_tile * kShifts + piece;
+      unsigned char* const to = sets + phase_set * kSetBytes + static_cast<long long>(product) * Kernel::piece_bytes;
+
+      Vector<float, 4> factors;
+      TCONV_UNROLL for (int k = 0; k < channels; ++k) factors.values[k] = matrix_operand(loaded[k].values[n]);
+      *reinterpret_cast<Vector<float, 4>*>(
+          to +
+          swizzled(row * Kernel::k_tile_bytes + vector * 16, Kernel::k_tile_bytes)) = factors;
+    }
+  }
+};
+
+// Prepares the weights, in the order in which blocks load them. Each of `Shape::preparing_items` threads has a unit.
 template <class Kernel> TCONV_DEVICE void wgmma_weights(const float* weight, float* prepared) {
   // Lets the next kernel begin, if it was launched to overlap, once all blocks of this one have called this. PTX
   // griddepcontrol.launch_dependents.
@@ -1273,45 +1331,12 @@ template <class Kernel> TCONV_DEVICE void wgmma_weights(const float* weight, flo
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
   const long long item = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (item >= Kernel::preparing_items) return;
-  // Neighbouring threads read neighbouring weights. Two threads write 32 bytes, a whole sector.
-  Digits<Kernel::preparing_items> digits(item);
-  const int first_vector = digits.next(2);
-  int tap = digits.next(kTaps), channel = digits.next(kChannels);
-  const int k_tile = digits.next(Kernel::k_tiles), channel_block = digits.next(1);
-  const int group = static_cast<int>(digits.rest);
-
-  const int out_channel = channel_block * kChannels + channel;
-  int phase_set, piece;
-  {
-    // Where the piece of a tap lies: in which phase set, and as which piece of a k-tile. A visit's pieces lie together.
-    const WgmmaTap<Axis<1, 1, 0, 1>> depth(tap / (kHeightKernel * kKernel));
-    const WgmmaTap<Axis<3, 1, 0, 1>> row(tap / kKernel % kHeightKernel);
-    const WgmmaTap<Axis<7, 1, 0, 1>> column(tap % kKernel);
-    const int phase = depth.phase + row.phase + column.phase;
-    phase_set = phase;
-    // Visits are shifts: along the height fastest, then along the width. Each has a piece of every phase.
-    const int visit = (depth.shift * kShiftsCount + column.shift) * kHeightShiftsCount + row.shift;
-    piece = visit;
-  }
-  const int row = wgmma_row_of(channel);
-  const long long set = static_cast<long long>(group) + channel_block;
-  const long long product = static_cast<long long>(k_tile) * kShifts + piece;
-  unsigned char* const to =
-      reinterpret_cast<unsigned char*>(prepared) + (set + phase_set) * kSetBytes + product * Kernel::piece_bytes;
-  TCONV_UNROLL for (int pair = 0; pair < Kernel::k_tile_vectors / 2; ++pair) {
-    const int vector = pair * 2 + first_vector, in_channel = k_tile * Kernel::k_tile_channels + vector * kVectorItems;
-    Vector<float, 4> values;
-    TCONV_UNROLL for (int k = 0; k < kVectorItems; ++k) {
-      values.values[k] = __ldg(weight_at(weight, group, in_channel + k, out_channel, tap));
-    }
-
-    Vector<float, 4> factors;
-    TCONV_UNROLL for (int k = 0; k < kVectorItems; ++k) factors.values[k] = matrix_operand(values.values[k]);
-    *reinterpret_cast<Vector<float, 4>*>(
-        to + swizzled(row * Kernel::k_tile_bytes + vector * 16, Kernel::k_tile_bytes)) =
-        factors;
-  }
+  if (item >= kPreparingItems) return;
+  Digits digits(item);
+  const int number = digits.next(kBlockUnits), channel_block = digits.next(1), group = static_cast<int>(digits.rest);
+  WgmmaWeightUnit<Kernel> unit;
+  unit.read(weight, group, channel_block, number, true);
+  unit.write(reinterpret_cast<unsigned char*>(prepared) + (static_cast<long long>(group) + channel_block) * kSetBytes);
 }
 
 // Loads weights, visit by visit. One thread of warp 8 does this. It waits until the products that read a stage are
@@ -1536,26 +1561,24 @@ TCONV_DEVICE void wgmma(const float* x, const float* weight, float* y, int y_cha
 struct conv_transpose2d_layer {
   using Rows = FactorRows<64>;
   static constexpr int block_tile_columns = 40, block_tile_rows = 12, halo_rows = 14, shared_bytes = 228560, k_tiles =
-      4, piece_bytes = 4096, stacked_rows = 3, block_tile_positions = 480, thread_patches = 7, patch_lanes = 24,
-          patch_columns = 4, row_patches = 12, halo_patches = 168, k_tile_channels = 16, channel_bytes = 2720,
-          patch_bytes
-      = 16, input_stages = 4, inputs_at = 36864, input_stage_bytes = 43520, k_tile_vectors = 4, k_tile_bytes = 64,
+      4, k_tile_vectors = 4, piece_bytes = 4096, stacked_rows = 3, block_tile_positions = 480, thread_patches = 7,
+          patch_lanes = 24, patch_columns = 4, row_patches = 12, halo_patches = 168, k_tile_channels = 16,
+          channel_bytes =
+      2720, patch_bytes = 16, input_stages = 4, inputs_at = 36864, input_stage_bytes = 43520, k_tile_bytes = 64,
           weight_stages = 9, weight_stage_bytes = 4096, barriers_at = 228352, row_places = 48, k_tile_steps = 2,
           staged_at = 210944;
-  static constexpr long long preparing_items = 10752;
 };
 
 // 2-D 64->64 k(3,7) s1 tf32
 struct conv_transpose2d_any_size_layer {
   using Rows = FactorRows<128>;
   static constexpr int block_tile_columns = 64, block_tile_rows = 8, halo_rows = 10, shared_bytes = 207056,
-      k_tiles = 2, piece_bytes = 8192, stacked_rows = 2, block_tile_positions = 512, thread_patches = 8,
-      patch_lanes = 96, patch_columns = 1, row_patches = 70, halo_patches = 700, k_tile_channels = 32,
-      channel_bytes = 2848, patch_bytes
-      = 4, input_stages = 1, inputs_at = 98304, input_stage_bytes = 91136, k_tile_vectors = 8, k_tile_bytes = 128,
+      k_tiles = 2, k_tile_vectors = 8, piece_bytes = 8192, stacked_rows = 2, block_tile_positions = 512,
+      thread_patches = 8, patch_lanes = 96, patch_columns = 1, row_patches = 70, halo_patches = 700,
+      k_tile_channels = 32, channel_bytes =
+      2848, patch_bytes = 4, input_stages = 1, inputs_at = 98304, input_stage_bytes = 91136, k_tile_bytes = 128,
           weight_stages = 12, weight_stage_bytes = 8192, barriers_at = 206848, row_places = 70, k_tile_steps = 4,
           staged_at = 189440;
-  static constexpr long long preparing_items = 5376;
 };
 
 TCONV_CONSTANT Launch conv_transpose2d_launch(const Sizes& sizes) {

@@ -279,7 +279,7 @@ def _define(space):
     return defined
 
 # torch.compile and dispatch modes see a call as this one operator. Its namespace has the digest of this file.
-_OPERATOR = _define("tconv_671dfcdb1a886ea1")
+_OPERATOR = _define("tconv_0582445807bcc59e")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # modules keep their options like this
@@ -517,7 +517,8 @@ namespace tconv {
 //
 // Types: 16 bits, and float32 rounded to TF32 or exact. x and y are contiguous or channels_last and begin at multiples
 // of 16 bytes. `wgmma_weights` prepares the weights before this kernel; they are contiguous and begin at such a
-// multiple, too. If Tile::prepared_inputs, `wgmma_inputs` prepares the inputs.
+// multiple, too. If Tile::own_weights, each block prepares its own instead, and there is no such kernel. If
+// Tile::prepared_inputs, `wgmma_inputs` prepares the inputs.
 //
 // The matrices. A position q owns stride_d * stride_h * stride_w neighbouring outputs, its phases. Each tap of each
 // phase reads the input at q - shift. A block owns a block tile of positions, and some output channels of some phases:
@@ -552,7 +553,8 @@ namespace tconv {
 // Waits. A consumer waits for the mbarrier "full": a producer's copies have landed. A producer waits for "empty": the
 // inputs are in the consumers' registers, or the products that read the weights are done. A consumer has two batches of
 // products on their way; wgmma.wait_group waits for the older batch before the consumer overwrites its fragments.
-// Named barriers 1 and 2 enclose the outputs that warpgroup 0 or 1 stages. Named barrier 3 joins warps 9-11.
+// Named barriers 1 and 2 enclose the outputs that warpgroup 0 or 1 stages. Named barrier 3 joins warps 9-11. Named
+// barrier 4 joins the consumers that have prepared their block's weights.
 //
 // The kernel may begin while its weights are prepared; it waits before it reads them. Before that wait it reads only
 // data that was there when the preparing kernel began, and it stores nothing.
@@ -598,8 +600,13 @@ constexpr int kPatchLanes = 96;
 constexpr int kKTileVectors = kKTileBytes / 16;
 constexpr int kPieceBytes = kChannels * kKTileBytes;
 constexpr long long kSetBytes = 147456;
-// A thread prepares every second 16-byte vector of one tap, output channel and k-tile.
-constexpr long long kPreparingItems = 4608;
+// The weights of an input channel in a block, and those of them that are loaded at once, because they are neighbours
+// in memory from a multiple of as many on.
+constexpr int kBlockWeights = kChannels * kTaps;
+constexpr int kWeightsTogether = 4;
+// A thread prepares a unit: as many vectors of input channels.
+constexpr int kBlockUnits = kKTiles * kKTileVectors * (kBlockWeights / kWeightsTogether);
+constexpr long long kPreparingItems = 2304;
 constexpr int kStagedChannels = 32;
 constexpr int kStagedPitch = 68;
 constexpr int kStagedBytes = kStagedChannels * kStagedPitch * 4;
@@ -1017,8 +1024,8 @@ TCONV_DEVICE BlockTilePosition wgmma_in_block_tile(int number, int tile) {
   return position;
 }
 
-// The works of a grid: every block tile with every set of weights. Works with the same block tile follow each other. A
-// block does every gridDim.x-th work.
+// The works of a grid: every block tile with every set of weights. Works with the same block tile follow each other; if
+// `group_by_group`, of a group, and works of a group follow each other. A block does every gridDim.x-th work.
 struct WgmmaWork {
   BlockTiles block_tiles;
   int count, number;
@@ -1267,8 +1274,58 @@ template <class Axis> struct WgmmaTap {
   }
 };
 
-// Prepares the weights, in the order in which blocks load them. Each of `Shape::preparing_items` threads has every
-// second vector of one tap's channels in a k-tile, for one output channel.
+// Weights on their way to the order in which products read them. A unit has 16 bytes of input channels of a few weights
+// that are neighbours in memory: a thread loads these at once for each channel, and writes a vector for each of them.
+struct WgmmaWeightUnit {
+  static constexpr int together = kWeightsTogether, channels = kVectorItems;
+
+  Vector<float, 4> loaded[channels];
+  int first, vector, k_tile;  // among the weights of an input channel in a block; in the k-tile
+
+  // Loads the unit with a number below `Shape::block_units`, or zeros if it is not `present`.
+  TCONV_DEVICE void read(const float* weight, int group, int channel_block, int number, bool present) {
+    Digits digits(present ? number : 0);
+    // Neighbouring threads write neighbouring vectors, and read neighbouring weights.
+    vector = digits.next(kKTileVectors);
+    first = digits.next(kBlockWeights / together) * together;
+    k_tile = digits.rest;
+    const int tap = first % kTaps, out_channel = channel_block * kChannels + first / kTaps;
+    const int in_channel = k_tile * kKTileChannels + vector * channels;
+    TCONV_UNROLL for (int k = 0; k < channels; ++k) {
+      const Vector<float, 4> neighbours = *reinterpret_cast<const Vector<float, 4>*>(
+          present ? weight_at(weight, group, in_channel + k, out_channel, tap) : weight);
+      TCONV_UNROLL for (int n = 0; n < together; ++n) loaded[k].values[n] = present ? neighbours.values[n] : float{};
+    }
+  }
+
+  // Writes it behind `sets`, where the first phase set of its block's channels begins.
+  TCONV_DEVICE void write(unsigned char* sets) const {
+    TCONV_UNROLL for (int n = 0; n < together; ++n) {
+      int phase_set, piece;
+      {
+        // Where the piece of a tap lies: in which phase set, and as which piece of a k-tile. A visit's pieces lie
+        // together.
+        const int of_tap = (first + n) % kTaps;
+        const WgmmaTap<Axis<1, 1, 0, 1>> depth(of_tap / (kKernel * kKernel));
+        const WgmmaTap<Axis<3, 1, 0, 1>> row(of_tap / kKernel % kKernel);
+        const WgmmaTap<Axis<3, 1, 0, 1>> column(of_tap % kKernel);
+        const int phase = depth.phase + row.phase + column.phase;
+        phase_set = phase;
+        // Visits are shifts: along the height fastest, then along the width. Each has a piece of every phase.
+        const int visit = (depth.shift * kShiftsCount + column.shift) * kShiftsCount + row.shift;
+        piece = visit;
+      }
+      const int row = wgmma_row_of((first + n) / kTaps), product = k_tile * kShifts + piece;
+      unsigned char* const to = sets + phase_set * kSetBytes + static_cast<long long>(product) * kPieceBytes;
+
+      Vector<float, 4> factors;
+      TCONV_UNROLL for (int k = 0; k < channels; ++k) factors.values[k] = matrix_operand(loaded[k].values[n]);
+      *reinterpret_cast<Vector<float, 4>*>(to + swizzled(row * kKTileBytes + vector * 16)) = factors;
+    }
+  }
+};
+
+// Prepares the weights, in the order in which blocks load them. Each of `Shape::preparing_items` threads has a unit.
 TCONV_DEVICE void wgmma_weights(const float* weight, float* prepared) {
   // Lets the next kernel begin, if it was launched to overlap, once all blocks of this one have called this. PTX
   // griddepcontrol.launch_dependents.
@@ -1277,41 +1334,11 @@ TCONV_DEVICE void wgmma_weights(const float* weight, float* prepared) {
 #endif
   const long long item = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (item >= kPreparingItems) return;
-  // Neighbouring threads read neighbouring weights. Two threads write 32 bytes, a whole sector.
   Digits digits(item);
-  const int first_vector = digits.next(2);
-  int tap = digits.next(kTaps), channel = digits.next(kChannels);
-  const int k_tile = digits.next(kKTiles), channel_block = digits.next(1), group = static_cast<int>(digits.rest);
-
-  const int out_channel = channel_block * kChannels + channel;
-  int phase_set, piece;
-  {
-    // Where the piece of a tap lies: in which phase set, and as which piece of a k-tile. A visit's pieces lie together.
-    const WgmmaTap<Axis<1, 1, 0, 1>> depth(tap / (kKernel * kKernel));
-    const WgmmaTap<Axis<3, 1, 0, 1>> row(tap / kKernel % kKernel);
-    const WgmmaTap<Axis<3, 1, 0, 1>> column(tap % kKernel);
-    const int phase = depth.phase + row.phase + column.phase;
-    phase_set = phase;
-    // Visits are shifts: along the height fastest, then along the width. Each has a piece of every phase.
-    const int visit = (depth.shift * kShiftsCount + column.shift) * kShiftsCount + row.shift;
-    piece = visit;
-  }
-  const int row = wgmma_row_of(channel);
-  const long long set = static_cast<long long>(group) + channel_block;
-  const long long product = static_cast<long long>(k_tile) * kShifts + piece;
-  unsigned char* const to =
-      reinterpret_cast<unsigned char*>(prepared) + (set + phase_set) * kSetBytes + product * kPieceBytes;
-  TCONV_UNROLL for (int pair = 0; pair < kKTileVectors / 2; ++pair) {
-    const int vector = pair * 2 + first_vector, in_channel = k_tile * kKTileChannels + vector * kVectorItems;
-    Vector<float, 4> values;
-    TCONV_UNROLL for (int k = 0; k < kVectorItems; ++k) {
-      values.values[k] = __ldg(weight_at(weight, group, in_channel + k, out_channel, tap));
-    }
-
-    Vector<float, 4> factors;
-    TCONV_UNROLL for (int k = 0; k < kVectorItems; ++k) factors.values[k] = matrix_operand(values.values[k]);
-    *reinterpret_cast<Vector<float, 4>*>(to + swizzled(row * kKTileBytes + vector * 16)) = factors;
-  }
+  const int number = digits.next(kBlockUnits), channel_block = digits.next(1), group = static_cast<int>(digits.rest);
+  WgmmaWeightUnit unit;
+  unit.read(weight, group, channel_block, number, true);
+  unit.write(reinterpret_cast<unsigned char*>(prepared) + (static_cast<long long>(group) + channel_block) * kSetBytes);
 }
 
 // Loads weights, visit by visit. One thread of warp 8 does this. It waits until the products that read a stage are

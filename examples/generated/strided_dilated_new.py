@@ -2,7 +2,7 @@
 #
 # ModelNew is the model file's Model, with its transposed convolutions on the CUDA kernels in this file.
 # torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.
-# The model file begins at line 435, the kernels at line 503.
+# The model file begins at line 430, the kernels at line 498.
 #
 #   conv_transpose2d  2-D 32→64 k3 s5 p1 d2 tf32_rna  wgmma: 128 blocks of 384, 174464 bytes of shared memory
 #                                                     any size: wgmma: 128 blocks of 384, 125312 bytes of shared memory
@@ -40,8 +40,8 @@ _Kernel = namedtuple(
 # The kernels of each layer, the fastest first.
 _RECORDED = {
     _Layer(32, 64, (3, 3), (5, 5), (1, 1), (2, 2), 1, False, torch.float32): [
-        _Kernel("wgmma", "conv_transpose2d", 0, shared_bytes=174464, columns=4, tf32=True, weight_bytes=73728),
-        _Kernel("wgmma", "conv_transpose2d_any_size", 1, shared_bytes=125312, tf32=True, weight_bytes=73728),
+        _Kernel("wgmma", "conv_transpose2d", 0, shared_bytes=174464, columns=4, tf32=True),
+        _Kernel("wgmma", "conv_transpose2d_any_size", 1, shared_bytes=125312, tf32=True),
     ],
 }
 
@@ -180,11 +180,6 @@ def _launch(launch, x, weight, bias, y):
         with torch.cuda.device(device):
             return _launch(launch, x, weight, bias, y)
     pointers = [x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr(), 0]
-    if kernel.weight_bytes or kernel.prepares_inputs:
-        # In this memory, prepared inputs lie behind prepared weights.
-        prepared = kernel.weight_bytes // x.element_size() + (x.numel() if kernel.prepares_inputs else 0)
-        prepared = x.new_empty(prepared)
-        pointers[4] = prepared.data_ptr()
     stream = torch._C._cuda_getCurrentRawStream(device.index)  # torch.cuda.current_stream() takes as long as a launch
     sizes = (launch.y_channels, x.shape[0], *launch.input_size, *launch.output_size)
     error = launch.run(kernel.place, stream, launch.gpu.multiprocessors, *pointers, *sizes)
@@ -279,7 +274,7 @@ def _define(space):
     return defined
 
 # torch.compile and dispatch modes see a call as this one operator. Its namespace has the digest of this file.
-_OPERATOR = _define("tconv_fe71bb93fa7e0cfd")
+_OPERATOR = _define("tconv_73ca713349d250f0")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # modules keep their options like this
@@ -511,7 +506,8 @@ namespace tconv {
 //
 // Types: 16 bits, and float32 rounded to TF32 or exact. x and y are contiguous or channels_last and begin at multiples
 // of 16 bytes. `wgmma_weights` prepares the weights before this kernel; they are contiguous and begin at such a
-// multiple, too. If Tile::prepared_inputs, `wgmma_inputs` prepares the inputs.
+// multiple, too. If Tile::own_weights, each block prepares its own instead, and there is no such kernel. If
+// Tile::prepared_inputs, `wgmma_inputs` prepares the inputs.
 //
 // The matrices. A position q owns stride_d * stride_h * stride_w neighbouring outputs, its phases. Each tap of each
 // phase reads the input at q - shift. A block owns a block tile of positions, and some output channels of some phases:
@@ -546,7 +542,8 @@ namespace tconv {
 // Waits. A consumer waits for the mbarrier "full": a producer's copies have landed. A producer waits for "empty": the
 // inputs are in the consumers' registers, or the products that read the weights are done. A consumer has two batches of
 // products on their way; wgmma.wait_group waits for the older batch before the consumer overwrites its fragments.
-// Named barriers 1 and 2 enclose the outputs that warpgroup 0 or 1 stages. Named barrier 3 joins warps 9-11.
+// Named barriers 1 and 2 enclose the outputs that warpgroup 0 or 1 stages. Named barrier 3 joins warps 9-11. Named
+// barrier 4 joins the consumers that have prepared their block's weights.
 //
 // The kernel may begin while its weights are prepared; it waits before it reads them. Before that wait it reads only
 // data that was there when the preparing kernel began, and it stores nothing.
@@ -573,7 +570,6 @@ constexpr int kConsumers = 2;
 constexpr int kThreads = 128 * (kConsumers + 1);
 constexpr int kLoaders = 96;
 constexpr int kChannelBlocks = (kGroupOutChannels + kChannels - 1) / kChannels;
-constexpr int kShifts = kShiftsCount * kShiftsCount;
 constexpr int kTaps = kKernel * kKernel;
 constexpr int kAccumulated = 28115776;
 constexpr int kAccumulatedProducts = 9;
@@ -591,9 +587,12 @@ constexpr int kPatchLanes = 24;
 constexpr int kKTileVectors = kKTileBytes / 16;
 constexpr int kPieceBytes = kChannels * kKTileBytes;
 constexpr long long kSetBytes = 18432;
-constexpr long long kWeightBytes = kChannelBlocks * kSetBytes;
-// A thread prepares every second 16-byte vector of one tap, output channel and k-tile.
-constexpr long long kPreparingItems = 1152;
+// The weights of an input channel in a block, and those of them that are loaded at once, because they are neighbours
+// in memory from a multiple of as many on.
+constexpr int kBlockWeights = kChannels * kTaps;
+constexpr int kWeightsTogether = 4;
+// A thread prepares a unit: as many vectors of input channels.
+constexpr int kBlockUnits = kKTileVectors * (kBlockWeights / kWeightsTogether);
 // A warpgroup stages contiguous outputs, to store whole rows, as `staged[channel][position][phase]`: some channels of
 // a tile, with `run` phases that are neighbours in memory. Lanes that write eight positions of four channels find
 // different banks.
@@ -673,8 +672,6 @@ struct Launch {
 };
 
 constexpr long long index_limit = 1ll << 31;
-// Threads in a block that prepares weights or inputs.
-constexpr int preparing_threads = 256;
 
 // The number of elements of one channel.
 TCONV_CONSTANT long long plane_of(const int (&sizes)[3]) {
@@ -802,6 +799,10 @@ TCONV_DEVICE void begin_accumulator(float& accumulator, float value) {
   asm volatile("" : "+f"(accumulator));
 }
 
+// Shows what this thread has written to shared memory to products that are asked for later, once a barrier has passed:
+// they read it past the thread's own order of memory. PTX fence.proxy.async.
+TCONV_DEVICE void show_to_products() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
 // Asynchronous products of a warpgroup, in groups: accumulators += A * B for 64 rows of A, 16 in each warp, and `Rows`
 // rows of B, over 32 bytes of each along k. A lies in registers, B in shared memory. A lane's fragments of A, and of
 // the accumulators for every 8 rows of B, are as in PTX mma.sync's m16n8k8 (TF32, the low 13 bits are ignored) or
@@ -832,10 +833,6 @@ TCONV_DEVICE void show_barriers() { asm volatile("fence.mbarrier_init.release.cl
 TCONV_DEVICE void arrive(void* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
-TCONV_DEVICE void arrive_and_expect(void* barrier, int bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
-               : "memory");
-}
 TCONV_DEVICE void wait(void* barrier, unsigned parity) {
   asm volatile("{ .reg .pred over; again: mbarrier.try_wait.parity.shared::cta.b64 over, [%0], %1; @!over bra again; }"
       ::"r"(shared_address(barrier)), "r"(parity) : "memory");
@@ -845,13 +842,6 @@ TCONV_DEVICE void wait(void* barrier, unsigned parity) {
 // __syncthreads has 0. PTX bar.sync.
 template <int Count>
 TCONV_DEVICE void meet(int number) { asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(Count) : "memory"); }
-
-// One thread begins a copy of `bytes` bytes to shared memory; addresses and `bytes` are multiples of 16. The barrier
-// counts the bytes that have landed, which a thread must expect there. PTX cp.async.bulk.
-TCONV_DEVICE void copy_to_shared(void* shared, const void* global, int bytes, void* barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-      ::"r"(shared_address(shared)), "l"(global), "r"(bytes), "r"(shared_address(barrier)) : "memory");
-}
 
 // A thread's copies of `Bytes` bytes, as in `ThreadCopies`. After `arrive` the thread goes on at once; its arrival at
 // the barrier happens when all its copies have landed. PTX cp.async.mbarrier.arrive.noinc.
@@ -971,9 +961,8 @@ TCONV_CONSTANT Launch block_tiles_launch(const Sizes& sizes, const int (&positio
   launch.counted = works + launch.blocks;  // a walk ends beyond the last work, by less than a grid
   launch.threads = kThreads, launch.shared_bytes = Kernel::shared_bytes;
   launch.wide_index = larger(plane_of(sizes.input) * kGroupInChannels, plane_of(sizes.output)) >= index_limit;
-  launch.weight_blocks = (kPreparingItems + static_cast<long long>(preparing_threads) - 1) /
-      static_cast<long long>(preparing_threads);
-  launch.weight_bytes = kWeightBytes;
+  launch.weight_blocks = 0;
+  launch.weight_bytes = 0;
   return launch;
 }
 
@@ -1055,8 +1044,8 @@ TCONV_CONSTANT int wgmma_row_of(int channel) {
 }
 
 // The tap through which a phase reads at shift number `number`; -1 if there is none.
-TCONV_CONSTANT int depth_shifts_tap(int phase, int number) {
-  const long long distance = static_cast<long long>(phase) + static_cast<long long>(number);
+TCONV_CONSTANT int depth_shifts_tap(int phase) {
+  const long long distance = static_cast<long long>(phase) + static_cast<long long>(0);
   return distance < 0 || distance >= 1 ? -1 : static_cast<int>(distance);
 }
 
@@ -1092,9 +1081,10 @@ TCONV_DEVICE bool wgmma_is_in_block_tile(int number, int tile) {
   return number + tile * kPositionNumbers < kBlockTilePositions;
 }
 
-// The works of a grid: every block tile with every set of weights. Works with the same block tile follow each other. A
-// block does every gridDim.x-th work.
+// The works of a grid: every block tile with every set of weights. Works with the same block tile follow each other; if
+// `group_by_group`, of a group, and works of a group follow each other. A block does every gridDim.x-th work.
 template <class Kernel> struct WgmmaWork {
+  static constexpr int sets = kChannelBlocks;  // that follow each other
   BlockTiles<Kernel> block_tiles;
   int count, number;
 
@@ -1104,7 +1094,7 @@ template <class Kernel> struct WgmmaWork {
 
   TCONV_DEVICE void next() { number += static_cast<int>(gridDim.x); }
 
-  TCONV_DEVICE BlockTilePosition block_tile() const { return block_tiles.block_tile(number / kChannelBlocks); }
+  TCONV_DEVICE BlockTilePosition block_tile() const { return block_tiles.block_tile(number / sets); }
   // The halo's first input, which may lie outside the image.
   TCONV_DEVICE BlockTilePosition halo() const {
     const BlockTilePosition from = block_tile();
@@ -1388,83 +1378,78 @@ template <class Axis> struct WgmmaTap {
   }
 };
 
-// Prepares the weights, in the order in which blocks load them. Each of `Shape::preparing_items` threads has every
-// second vector of one tap's channels in a k-tile, for one output channel.
-TCONV_DEVICE void wgmma_weights(const float* weight, float* prepared) {
-  // Lets the next kernel begin, if it was launched to overlap, once all blocks of this one have called this. PTX
-  // griddepcontrol.launch_dependents.
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-  const long long item = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (item >= kPreparingItems) return;
-  // Neighbouring threads read neighbouring weights. Two threads write 32 bytes, a whole sector.
-  Digits digits(item);
-  const int first_vector = digits.next(2);
-  int tap = digits.next(kTaps), channel = digits.next(kChannels);
-  const int k_tile = digits.next(1), channel_block = digits.next(kChannelBlocks), group = static_cast<int>(digits.rest);
+// Weights on their way to the order in which products read them. A unit has 16 bytes of input channels of a few weights
+// that are neighbours in memory: a thread loads these at once for each channel, and writes a vector for each of them.
+struct WgmmaWeightUnit {
+  static constexpr int together = kWeightsTogether, channels = kVectorItems;
 
-  const int out_channel = channel_block * kChannels + channel;
-  int phase_set, piece;
-  {
-    // Where the piece of a tap lies: in which phase set, and as which piece of a k-tile. A visit's pieces lie together.
-    const WgmmaTap<Axis<1, 1, 0, 1>> depth(tap / (kKernel * kKernel));
-    const WgmmaTap<Axis<3, 5, 1, 2>> row(tap / kKernel % kKernel);
-    const WgmmaTap<Axis<3, 5, 1, 2>> column(tap % kKernel);
-    const int phase = (depth.phase * kStride + row.phase) * kStride + column.phase;
-    phase_set = phase / kPhases;
-    // Visits are the same shifts. Each has a piece of every phase that has a tap there.
-    const int rows = shifts_taps(row.shift), columns = shifts_taps(column.shift);
-    piece = wgmma_pieces_before(depth.shift, column.shift, row.shift) +
-            ((depth.tap - depth_shifts_first_tap(depth.shift)) * rows + row.tap -
-             shifts_first_tap(row.shift)) *
-                columns +
-            column.tap - shifts_first_tap(column.shift);
-  }
-  const int row = wgmma_row_of(channel);
-  const long long set = static_cast<long long>(group) * kChannelBlocks + channel_block;
-  const long long product = static_cast<long long>(k_tile) * kTaps + piece;
-  unsigned char* const to =
-      reinterpret_cast<unsigned char*>(prepared) + (set + phase_set) * kSetBytes + product * kPieceBytes;
-  TCONV_UNROLL for (int pair = 0; pair < kKTileVectors / 2; ++pair) {
-    const int vector = pair * 2 + first_vector, in_channel = k_tile * kKTileChannels + vector * kVectorItems;
-    Vector<float, 4> values;
-    TCONV_UNROLL for (int k = 0; k < kVectorItems; ++k) {
-      values.values[k] = __ldg(weight_at(weight, group, in_channel + k, out_channel, tap));
+  Vector<float, 4> loaded[channels];
+  int first, vector, k_tile;  // among the weights of an input channel in a block; in the k-tile
+
+  // Loads the unit with a number below `Shape::block_units`, or zeros if it is not `present`.
+  TCONV_DEVICE void read(const float* weight, int group, int channel_block, int number, bool present) {
+    Digits digits(present ? number : 0);
+    // Neighbouring threads write neighbouring vectors, and read neighbouring weights.
+    vector = digits.next(kKTileVectors);
+    first = digits.next(kBlockWeights / together) * together;
+    k_tile = digits.rest;
+    const int tap = first % kTaps, out_channel = channel_block * kChannels + first / kTaps;
+    const int in_channel = k_tile * kKTileChannels + vector * channels;
+    TCONV_UNROLL for (int k = 0; k < channels; ++k) {
+      const Vector<float, 4> neighbours = *reinterpret_cast<const Vector<float, 4>*>(
+          present ? weight_at(weight, group, in_channel + k, out_channel, tap) : weight);
+      TCONV_UNROLL for (int n = 0; n < together; ++n) loaded[k].values[n] = present ? neighbours.values[n] : float{};
     }
-
-    Vector<float, 4> factors;
-    TCONV_UNROLL for (int k = 0; k < kVectorItems; ++k) factors.values[k] = matrix_operand(values.values[k]);
-    *reinterpret_cast<Vector<float, 4>*>(to + swizzled(row * kKTileBytes + vector * 16)) = factors;
   }
-}
 
-// Loads weights, visit by visit. One thread of warp 8 does this. It waits until the products that read a stage are
-// done (the barrier "empty"). The copy's bytes complete the barrier "full".
-template <class Kernel> TCONV_DEVICE void wgmma_load_weights(const WgmmaWork<Kernel>& first_work, unsigned char* shared,
-                                      unsigned char* barriers, const unsigned char* prepared) {
-  WgmmaStages stages(barriers);
-  for (WgmmaWork<Kernel> work = first_work; (work.number < work.count); work.next()) {
-    const unsigned char* const set = prepared + work.number % kChannelBlocks * kSetBytes;
-    int visits = kShifts;
+  // Writes it behind `sets`, where the first phase set of its block's channels begins.
+  TCONV_DEVICE void write(unsigned char* sets) const {
+    TCONV_UNROLL for (int n = 0; n < together; ++n) {
+      int phase_set, piece;
+      {
+        // Where the piece of a tap lies: in which phase set, and as which piece of a k-tile. A visit's pieces lie
+        // together.
+        const int of_tap = (first + n) % kTaps;
+        const WgmmaTap<Axis<1, 1, 0, 1>> depth(of_tap / (kKernel * kKernel));
+        const WgmmaTap<Axis<3, 5, 1, 2>> row(of_tap / kKernel % kKernel);
+        const WgmmaTap<Axis<3, 5, 1, 2>> column(of_tap % kKernel);
+        const int phase = (depth.phase * kStride + row.phase) * kStride + column.phase;
+        phase_set = phase / kPhases;
+        // Visits are the same shifts. Each has a piece of every phase that has a tap there.
+        const int rows = shifts_taps(row.shift), columns = shifts_taps(column.shift);
+        piece = wgmma_pieces_before(depth.shift, column.shift, row.shift) +
+                ((depth.tap - depth_shifts_first_tap(depth.shift)) * rows + row.tap -
+                 shifts_first_tap(row.shift)) *
+                    columns +
+                column.tap - shifts_first_tap(column.shift);
+      }
+      const int row = wgmma_row_of((first + n) / kTaps), product = k_tile * kTaps + piece;
+      unsigned char* const to = sets + phase_set * kSetBytes + static_cast<long long>(product) * kPieceBytes;
 
-    const unsigned char* from = set;
+      Vector<float, 4> factors;
+      TCONV_UNROLL for (int k = 0; k < channels; ++k) factors.values[k] = matrix_operand(loaded[k].values[n]);
+      *reinterpret_cast<Vector<float, 4>*>(to + swizzled(row * kKTileBytes + vector * 16)) = factors;
+    }
+  }
+};
+
+// Prepares a block's own weights in shared memory, where they stay. All threads that multiply do this.
+template <class Kernel> TCONV_DEVICE void wgmma_own_weights(const float* weight, const WgmmaWork<Kernel>& work,
+                                    int thread, unsigned char* shared) {
+  // Loads of some units are on their way together, of 256 bytes.
+  constexpr int threads = 128 * kConsumers, turns = (kBlockUnits + threads - 1) / threads;
+  constexpr int most = 256 / static_cast<int>(sizeof(WgmmaWeightUnit::loaded)), at_once = turns < most ? turns : most;
+  const int channel_block = work.number % work.sets % kChannelBlocks;
 #pragma unroll 1
-    for (int visit = 0; visit < visits; ++visit) {
-      const int pieces = depth_shifts_taps(visit / (kShiftsCount * kShiftsCount)) *
-          shifts_taps(visit / kShiftsCount % kShiftsCount) * shifts_taps(visit % kShiftsCount);
-      if (pieces == 0) continue;
-      const int bytes = pieces * kPieceBytes;
-      stages.wait_empty();
-      arrive_and_expect(stages.full(), bytes);
-      // Packed weights lie as in memory. Others may not: a phase may have fewer taps than its block has stages.
-      const int at = static_cast<int>(from - set);
-      copy_to_shared(shared + at, from, bytes, stages.full());
-      from += bytes;
-      stages.next();
-    }
-    break;
+  for (int number = thread; number < kBlockUnits; number += at_once * threads) {
+    WgmmaWeightUnit units[at_once];
+    TCONV_UNROLL for (int i = 0; i < at_once; ++i)
+      units[i].read(weight, 0, channel_block, number + i * threads, number + i * threads < kBlockUnits);
+    TCONV_UNROLL for (int i = 0; i < at_once; ++i)
+      if (number + i * threads < kBlockUnits) units[i].write(shared);
   }
+  show_to_products();
+  meet<threads>(4);
 }
 
 // A thread of a warpgroup that multiplies.
@@ -1516,11 +1501,11 @@ template <class Kernel> struct WgmmaConsumer {
 
   // Begins the products of a batch of steps with one visit's weights. `row_visit` counts visits that share fragments.
   TCONV_DEVICE void multiply(WgmmaAccumulators& accumulators, int batch, const FactorRows<128>& rows,
-                             int depth, int row, int column) {
+                             int row, int column) {
     TCONV_UNROLL for (int step = 0; step < kBatchSteps; ++step) {
       int piece = 0;
       TCONV_UNROLL for (int product = 0; product < kPhases; ++product) {
-        if (!((depth_shifts_tap(product / (kStride * kStride), depth) >= 0 &&
+        if (!((depth_shifts_tap(product / (kStride * kStride)) >= 0 &&
                             shifts_tap(product / kStride % kStride, row) >= 0) &&
          shifts_tap(product % kStride, column) >= 0)) continue;
         // Exact products: the small ones come first.
@@ -1534,7 +1519,7 @@ template <class Kernel> struct WgmmaConsumer {
 
   // Multiplies a k-tile of inputs, whose stage is full, by the weights of one visit. Stacked tiles make all visits
   // along the height at once. `moved` is where the inputs begin for the visit's shifts.
-  TCONV_DEVICE void visit(const unsigned char* moved, int depth, int row, int column, int packed) {
+  TCONV_DEVICE void visit(const unsigned char* moved, int row, int column, int packed) {
     const int first_stage = weights.stage();
     // Unrolled unless exact: an exact batch hands no fragments on to the next one.
 #pragma unroll(kKTileSteps)
@@ -1543,10 +1528,8 @@ template <class Kernel> struct WgmmaConsumer {
         load(moved, batch * kBatchSteps + step, fragments[batch % kBatches][step]);
       int stage = first_stage;
 
-      // The first batch begins its products as the weights of each visit land.
-      if (batch == 0) weights.wait_full();
       products.begin_group();
-      multiply(accumulators, batch, FactorRows<128>(shared + packed), depth, row, column);
+      multiply(accumulators, batch, FactorRows<128>(shared + packed), row, column);
       products.end_group();
       if (batch == 0) weights.next();
       stage = stage + 1 == kWeightStages ? 0 : stage + 1;
@@ -1577,7 +1560,7 @@ template <class Kernel> struct WgmmaConsumer {
       for (int r = 0; r < kShiftsCount; r += 1) {
         if (shifts_taps(r) * shifts_taps(c) == 0) continue;
         const int packed = wgmma_pieces_before(0, c, r) * kPieceBytes;
-        visit(moved(0, 1 - r, 1 - c, 0), 0, r, c, packed);
+        visit(moved(0, 1 - r, 1 - c, 0), r, c, packed);
       }
   }
 
@@ -1604,8 +1587,6 @@ TCONV_DEVICE void wgmma(const float* x, const float* weight, float* y, int y_cha
   unsigned char* const weight_barriers = shared + Kernel::barriers_at;
   unsigned char* const input_barriers = weight_barriers + 16 * kWeightStages;
   if (threadIdx.x == 0) {
-    // "Empty" counts one arrival of each consumer warp for weights, and of each consumer thread for inputs.
-    WgmmaStages::make(weight_barriers, 1, 4 * kConsumers);
     WgmmaStages::make(input_barriers, kLoaders, 128 * kConsumers);
     show_barriers();
   }
@@ -1619,6 +1600,8 @@ TCONV_DEVICE void wgmma(const float* x, const float* weight, float* y, int y_cha
   };
   if (warp < 4 * kConsumers) {
     take_registers<kConsumerRegisters>();
+    // Prepared inputs apart, no kernel is on its way that could write what is read here.
+    wgmma_own_weights<Kernel>(weight, first_work(), thread, shared);
     wait_for_kernel_before();  // that kernel may still write where outputs go
     WgmmaConsumer<Kernel> consumer(shared, warp, lane);
     for (WgmmaWork<Kernel> work = first_work(); (work.number < work.count); work.next()) {
@@ -1628,7 +1611,7 @@ TCONV_DEVICE void wgmma(const float* x, const float* weight, float* y, int y_cha
       const int columns = renewed(output_width);
       const unsigned own_thread = static_cast<unsigned>(renewed(thread));
       work = WgmmaWork<Kernel>(images, depths, rows, columns, renewed(work.number));
-      const int channel = work.number % kChannelBlocks * kChannels;
+      const int channel = work.number % work.sets % kChannelBlocks * kChannels;
       const long long plane = static_cast<long long>(depths) * rows * columns, first = 0;
       WgmmaStore<Kernel>{ consumer.accumulators, y + (first + channel) * plane, work.block_tile(), 0, channel,
           reinterpret_cast<float*>(shared + Kernel::staged_at + warp / 4 * kStagedBytes),
@@ -1639,9 +1622,6 @@ TCONV_DEVICE void wgmma(const float* x, const float* weight, float* y, int y_cha
     give_registers<kProducerRegisters>();
     if (warp == 4 * kConsumers) {
       wait_for_kernel_before();  // that kernel prepares the weights
-      if (lane == 0)
-        wgmma_load_weights<Kernel>(first_work(), shared, weight_barriers,
-                                         reinterpret_cast<const unsigned char*>(weight));
     } else {
       const int loader = thread - 32 * (4 * kConsumers + 1);
       wgmma_load_inputs<Kernel>(first_work(), loader, shared, input_barriers, x, batch, input_depth, input_height,
@@ -1680,8 +1660,6 @@ conv_transpose2d(const float* x, const float* weight, const float* bias, float* 
   wgmma<conv_transpose2d_layer>(x, weight, y, y_channels, batch, input_depth, input_height, input_width, output_depth,
       output_height, output_width);
 }
-extern "C" __global__ void __launch_bounds__(preparing_threads)
-conv_transpose2d_weights(const float* weight, float* prepared) { wgmma_weights(weight, prepared); }
 
 // ==== conv_transpose2d_any_size
 extern "C" __global__ void __launch_bounds__(384, 1)
@@ -1690,8 +1668,6 @@ conv_transpose2d_any_size(const float* x, const float* weight, const float* bias
   wgmma<conv_transpose2d_any_size_layer>(x, weight, y, y_channels, batch, input_depth, input_height, input_width,
       output_depth, output_height, output_width);
 }
-extern "C" __global__ void __launch_bounds__(preparing_threads)
-conv_transpose2d_any_size_weights(const float* weight, float* prepared) { wgmma_weights(weight, prepared); }
 
 // ==== launching, on the host; left out where only device code is compiled
 #if !defined(__CUDACC_RTC__) && !defined(TCONV_EMULATOR)
@@ -1699,26 +1675,11 @@ conv_transpose2d_any_size_weights(const float* weight, float* prepared) { wgmma_
 #include <cuda_runtime.h>
 #include <vector>
 
-// Enqueues a kernel, and returns a cudaError_t. A kernel that `overlaps` may begin while the kernel before it runs; it
-// waits for that kernel's end itself, by griddepcontrol.wait.
-static int enqueue(const void* kernel, void** arguments, int64_t grid, int block, int shared_bytes, int64_t stream,
-                   bool overlaps) {
+// Enqueues a kernel, and returns a cudaError_t.
+static int enqueue(const void* kernel, void** arguments, int64_t grid, int block, int shared_bytes, int64_t stream) {
   if (grid >= int64_t(1) << 31) return cudaErrorInvalidConfiguration;
   const auto blocks = static_cast<unsigned>(grid);
   const auto on = reinterpret_cast<cudaStream_t>(stream);
-#if defined(TCONV_OVERLAPS) && CUDART_VERSION >= 12030
-  static int driver = 0;
-  if (driver == 0) cudaDriverGetVersion(&driver);
-  if (overlaps && driver >= 12030) {
-    cudaLaunchAttribute attribute[1];
-    attribute[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute[0].val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config{};
-    config.gridDim = blocks, config.blockDim = block, config.dynamicSmemBytes = shared_bytes;
-    config.stream = on, config.attrs = attribute, config.numAttrs = 1;
-    return cudaLaunchKernelExC(&config, kernel, arguments);
-  }
-#endif
   return cudaLaunchKernel(kernel, blocks, block, arguments, shared_bytes, on);
 }
 
@@ -1732,7 +1693,7 @@ static int enqueue(const void* kernel, void** arguments, int64_t grid, int block
 //   9 batch    10 to 12 depth, height and width of the input    13 to 15 depth, height and width of the output
 //   16 on: addresses of the program's operands
 static int64_t launched(const std::vector<int64_t>& numbers, tconv::Launch (*launch_of)(const tconv::Sizes&),
-                        const void* kernel, const void* of_weights, const void* of_inputs) {
+                        const void* kernel) {
   const auto size = [&](int i) { return static_cast<int>(numbers[i]); };
   tconv::Sizes sizes{size(2), size(9), {size(10), size(11), size(12)}, {size(13), size(14), size(15)}};
   int64_t stream = numbers[1], x = numbers[3], weight = numbers[4], bias = numbers[5], y = numbers[6];
@@ -1746,26 +1707,15 @@ static int64_t launched(const std::vector<int64_t>& numbers, tconv::Launch (*lau
   }
   int y_channels = size(8), (&input)[3] = sizes.input, (&output)[3] = sizes.output;
   const tconv::Launch launch = launch_of(sizes);
-  bool overlaps = false;
-  if (launch.weight_blocks > 0) {
-    int64_t prepared = numbers[7];
-    void* arguments[] = {&weight, &prepared};
-    const int error =
-        enqueue(of_weights, arguments, launch.weight_blocks, tconv::preparing_threads, 0, stream, overlaps);
-    if (error != cudaSuccess) return error;
-    weight = prepared, overlaps = true;
-  }
   std::vector<void*> arguments = {&x, &weight, &bias, &y, &y_channels, &sizes.batch, input, input + 1,
                                   input + 2, output, output + 1, output + 2};
-  return enqueue(kernel, arguments.data(), launch.blocks, launch.threads, launch.shared_bytes, stream, overlaps);
+  return enqueue(kernel, arguments.data(), launch.blocks, launch.threads, launch.shared_bytes, stream);
 }
 
 int64_t launch(const std::vector<int64_t>& numbers) {
   switch (numbers[0]) {
-    case 0: return launched(numbers, tconv::conv_transpose2d_launch, (void*)conv_transpose2d,
-        (void*)conv_transpose2d_weights, nullptr);
-    case 1: return launched(numbers, tconv::conv_transpose2d_any_size_launch, (void*)conv_transpose2d_any_size,
-        (void*)conv_transpose2d_any_size_weights, nullptr);
+    case 0: return launched(numbers, tconv::conv_transpose2d_launch, (void*)conv_transpose2d);
+    case 1: return launched(numbers, tconv::conv_transpose2d_any_size_launch, (void*)conv_transpose2d_any_size);
   }
   return cudaErrorInvalidValue;
 }

@@ -299,7 +299,7 @@ def _define(space):
     return defined
 
 # torch.compile and dispatch modes see a call as this one operator. Its namespace has the digest of this file.
-_OPERATOR = _define("tconv_9666d9728a74f7f9")
+_OPERATOR = _define("tconv_4ccf2e8afacbfa64")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # modules keep their options like this
@@ -662,6 +662,20 @@ template <class Kernel> TCONV_DEVICE BlockTilePosition position_in_block_tile(in
   return {rows, 0, 0, column};
 }
 
+// What a block has, by its number: a group, one of the group's `sets` of weights, and a block tile. Blocks with the
+// same inputs are neighbours, and so are those of a group, because the L2 cache may not hold the weights of all. Where
+// blocks keep their weights (`resident`), those with the same set are a multiple of all sets apart.
+template <int sets> struct BlockOrder {
+  int group, set, block_tile;
+
+  TCONV_DEVICE BlockOrder(int number, int block_tiles) {
+    const int rest = number / sets;
+    set = number % sets;
+    group = 0;
+    block_tile = rest - group * block_tiles;
+  }
+};
+
 // 1 / value within one unit of rounding; 0 for huge values: PTX rcp.approx.ftz.f32.
 #if !defined(TCONV_EMULATOR)
 TCONV_DEVICE float inverse(float value) {
@@ -990,6 +1004,7 @@ template <class Kernel> struct Col2imBlockTiles {
   TCONV_DEVICE Col2imBlockTiles(int input_depth, int input_height, int input_width) : depths(1), rows(1),
       columns(axis_count<Kernel>(input_width)) {}
 
+  TCONV_DEVICE int count(int batch) const { return batch * depths * rows * columns; }
   TCONV_DEVICE Col2imNumbers numbers(int number) const {
     if (columns * rows * depths == 1) return {number, 0, 0, 0};  // no division's instructions need be fetched
     const int row = number / columns, depth = row / rows;
@@ -1367,11 +1382,10 @@ TCONV_DEVICE void col2im_wgmma(const float* x, const float* weight, const float*
   const int set = static_cast<int>(threadIdx.x) / Kernel::set_threads,
             thread = static_cast<int>(threadIdx.x) % Kernel::set_threads;
 
-  // Blocks with the same inputs are neighbours.
-  const int weight_set = static_cast<int>(blockIdx.x) % Kernel::weight_sets, group = weight_set / Kernel::row_blocks;
-  const int row_block = weight_set % Kernel::row_blocks, first_channel = row_block * Kernel::channels;
   const Col2imBlockTiles<Kernel> block_tiles(input_depth, input_height, input_width);
-  const Col2imNumbers numbers = block_tiles.numbers(static_cast<int>(blockIdx.x) / Kernel::weight_sets);
+  const BlockOrder<Kernel::row_blocks> order(static_cast<int>(blockIdx.x), block_tiles.count(batch));
+  const int group = order.group, first_channel = order.set * Kernel::channels;
+  const Col2imNumbers numbers = block_tiles.numbers(order.block_tile);
   const BlockTilePosition first = block_tiles.first_input(numbers);
 
   Col2imCopies<Kernel> copies(weight, x, group, first_channel, set, first, batch, input_depth,
@@ -1710,7 +1724,8 @@ template <int Kernel, int Stride, int Padding, int Dilation> struct Axis {
 // apart. Shifts have numbers from 0 on.
 template <class Axis> struct Shifts {
   static constexpr int lowest = Axis::shift_of(0), highest = Axis::shift_of(Axis::kernel - 1);
-  static constexpr int step = Axis::stride == 1 ? Axis::dilation : 1, halo = highest - lowest;
+  static constexpr int step = Axis::stride == 1 ? Axis::dilation : 1, count = (highest - lowest) / step + 1;
+  static constexpr int halo = highest - lowest;
 
   // The distance from a position's input at the highest shift, the first of its halo, to its input at shift `number`.
   static TCONV_CONSTANT int behind(int number) { return halo - number * step; }
@@ -1935,9 +1950,24 @@ template <class Kernel> struct BlockTiles {
   TCONV_DEVICE BlockTiles(int depth_positions, int row_positions, int column_positions)
       : columns(ceil_div(column_positions, Kernel::block_tile_columns)), rows(row_positions), depths(depth_positions) {}
 
+  TCONV_DEVICE int count(int batch) const { return columns * rows * depths * batch; }
   TCONV_DEVICE BlockTilePosition block_tile(int number) const {
     const int row = number / columns, depth = row / rows;
     return {depth / depths, depth % depths, row % rows, number % columns * Kernel::block_tile_columns};
+  }
+};
+
+// What a block has, by its number: a group, one of the group's `sets` of weights, and a block tile. Blocks with the
+// same inputs are neighbours, and so are those of a group, because the L2 cache may not hold the weights of all. Where
+// blocks keep their weights (`resident`), those with the same set are a multiple of all sets apart.
+template <int sets> struct BlockOrder {
+  int group, set, block_tile;
+
+  TCONV_DEVICE BlockOrder(int number, int block_tiles) {
+    const int rest = number / sets;
+    set = number % sets;
+    group = 0;
+    block_tile = rest - group * block_tiles;
   }
 };
 
@@ -2433,15 +2463,15 @@ TCONV_DEVICE void mma(const float* x, const float* weight, const float* bias, fl
   const int warp_high = warp % Kernel::warps_high, warp_wide = warp / Kernel::warps_high % Kernel::warps_wide;
   const int first_step = warp / Kernel::warps * Kernel::pipeline_k_tile_steps;  // of each k-tile, for the warp's set
 
-  // Blocks with the same inputs are neighbours.
-  const int weight_set = static_cast<int>(blockIdx.x) % Kernel::weight_sets;
-  const int group = weight_set / Kernel::row_blocks, row_block = weight_set % Kernel::row_blocks;
-  const int first_row_tile = row_block * Kernel::block_row_tiles + warp_high * Kernel::warps_row_tiles;
   const BlockTiles<Kernel> block_tiles(
       output_depth,
       output_height,
       axis_positions<Kernel>(output_width + Kernel::block_tile_origin));
-  int number = static_cast<int>(blockIdx.x) / Kernel::weight_sets;
+  const int block_tile_count = block_tiles.count(batch);
+  const BlockOrder<Kernel::row_blocks> order(static_cast<int>(blockIdx.x), block_tile_count);
+  const int group = order.group, row_block = order.set;
+  const int first_row_tile = row_block * Kernel::block_row_tiles + warp_high * Kernel::warps_row_tiles;
+  int number = order.block_tile;
   const int block_tiles_together = static_cast<int>(gridDim.x) / Kernel::weight_sets;
 
   // The k-tile of inputs that is asked for next, and its block tile.
@@ -2473,8 +2503,9 @@ TCONV_DEVICE void mma(const float* x, const float* weight, const float* bias, fl
   unsigned char* const weight_stages = shared + Kernel::input_stages * Kernel::input_stage_bytes;
   const unsigned char* const fragments = weight_stages + lane * 16 + first_step * kFragmentBytes + warp_high *
       Kernel::warps_row_tiles * Kernel::tile_bytes;
-  MmaWeightStages<Kernel> weights(reinterpret_cast<const unsigned char*>(weight) + weight_set *
-      Kernel::block_weight_bytes, weight_stages, shared + Kernel::barrier_at, row_block);
+  MmaWeightStages<Kernel> weights(reinterpret_cast<const unsigned char*>(weight) +
+                                           (group * Kernel::row_blocks + row_block) * Kernel::block_weight_bytes,
+                                       weight_stages, shared + Kernel::barrier_at, row_block);
   // Waits until the kernel before this one has ended and its writes are visible. A kernel that was launched to overlap
   // must not touch them earlier. PTX griddepcontrol.wait; before sm_90 kernels never overlap.
 #if __CUDA_ARCH__ >= 900

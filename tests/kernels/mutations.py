@@ -871,8 +871,8 @@ MUTATIONS_OF_WGMMA = {
         "plain",
     ),
     "own weights as if all loads were of the first turn": (
-        "units[i].load(weight, group, channel_block, number + i * threads, number",
-        "units[i].load(weight, group, channel_block, number, number",
+        "units[i].read(weight, group, channel_block, number + i * threads, number",
+        "units[i].read(weight, group, channel_block, number, number",
         "wgmma-2d-dense-one-own",
         "plain",
     ),

@@ -4,11 +4,10 @@
 // `MmaInputs` is a thread's part. Its order of calls: `begin` a block tile; `load` all parts of a k-tile into a stage;
 // `end_k_tile`. Before a k-tile is read that was asked for `Shape::stages_ahead` k-tiles ago: `wait`, then a barrier.
 #pragma once
+#include "mma/factors.cuh"
 #include "mma/shape.cuh"
 #include "primitives/asynchronous.cuh"
 #include "primitives/block_tiles.cuh"
-#include "primitives/memory.cuh"
-#include "primitives/tensor_cores.cuh"
 
 namespace tconv {
 
@@ -147,7 +146,7 @@ struct MmaTransposedInputs {
         if (!in_halo(halo_column(i) + c)) continue;
         Element column[side];
 #pragma unroll
-        for (int k = 0; k < side; ++k) unpack(values[i][vectors ? 0 : k], vectors ? k : c, column[k]);
+        for (int k = 0; k < side; ++k) mma_unpack(values[i][vectors ? 0 : k], vectors ? k : c, column[k]);
         mma_put<Layer, Tile>(column, vector(i),
                              stage + (row(i) * Shape::halo_columns + halo_column(i) + c) * Shape::place_bytes);
       }

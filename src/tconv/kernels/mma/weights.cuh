@@ -1,10 +1,10 @@
 // mma: the weights. A kernel prepares them as fragments, in the order of a block's steps; the main kernel loads them.
 // `mma.cuh` has the picture.
 #pragma once
+#include "mma/factors.cuh"
 #include "mma/shape.cuh"
 #include "primitives/asynchronous.cuh"
 #include "primitives/layer.cuh"
-#include "primitives/tensor_cores.cuh"
 
 namespace tconv {
 
@@ -84,7 +84,7 @@ struct MmaFilters {
 #pragma unroll
           for (int i = 0; i < items; ++i) {
             Element value;
-            unpack(loaded[u][i][t / of_load], t % of_load, value);
+            mma_unpack(loaded[u][i][t / of_load], t % of_load, value);
             factors.values[u * items + i] = matrix_factor<Layer>(value, plane);
           }
         put(pair, plane, factors);

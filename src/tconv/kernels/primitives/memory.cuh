@@ -54,20 +54,6 @@ TCONV_DEVICE unsigned word_of(const Vector<Half16, N>& vector, int number) {
   return N == 1 ? low : low | static_cast<unsigned>(vector.values[(2 * number + 1) % N].bits) << 16;
 }
 
-// One item of several that were loaded as words.
-template <int N>
-TCONV_DEVICE void unpack(const Vector<unsigned, N>& words, int number, float& item) {
-  item = bits_float(words.values[number]);
-}
-template <int N>
-TCONV_DEVICE void unpack(const Vector<unsigned, N>& words, int number, double& item) {
-  item = words_double(words.values[2 * number], words.values[2 * number + 1]);
-}
-template <int N, class Half16>
-TCONV_DEVICE void unpack(const Vector<unsigned, N>& words, int number, Half16& item) {
-  item.bits = static_cast<unsigned short>(words.values[number / 2] >> number % 2 * 16);
-}
-
 // Loads 2, 4, 8 or 16 bytes, aligned to their number, that no thread of the grid writes: PTX ld.global.nc. Two bytes go
 // to the low half of a word. If not `present`, words become 0 and the address is not read. The load is predicated, not
 // branched. As it is volatile, compilers mostly leave it where it stands, between products, so that it does not delay

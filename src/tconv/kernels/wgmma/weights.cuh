@@ -64,15 +64,14 @@ template <class Layer, class Tile>
 struct WgmmaWeightUnit {
   using Shape = WgmmaShape<Layer, Tile>;
   using Element = typename Layer::Element;
-  static constexpr int together = Shape::weights_together, bytes = together * Shape::item_bytes;
-  static constexpr int channels = Shape::vector_items;
-  static constexpr int words = channels * ((bytes + 3) / 4);  // registers of a thread
+  static constexpr int together = Shape::weights_together, channels = Shape::vector_items;
+  using Neighbours = Vector<Element, together>;
 
-  Vector<unsigned, (bytes + 3) / 4> loaded[channels];
+  Neighbours loaded[channels];
   int first, vector, k_tile;  // among the weights of an input channel in a block; in the k-tile
 
   // Loads the unit with a number below `Shape::block_units`, or zeros if it is not `present`.
-  TCONV_DEVICE void load(const Element* weight, int group, int channel_block, int number, bool present) {
+  TCONV_DEVICE void read(const Element* weight, int group, int channel_block, int number, bool present) {
     Digits<Shape::block_units> digits(present ? number : 0);
     // Neighbouring threads write neighbouring vectors, and read neighbouring weights.
     vector = digits.next(Shape::k_tile_vectors);
@@ -80,19 +79,20 @@ struct WgmmaWeightUnit {
     k_tile = digits.rest;
     const int tap = tap_of(0), out_channel = channel_block * Tile::channels + channel_of(0);
     const int in_channel = k_tile * Shape::k_tile_channels + vector * channels;
-    // All of a unit's output channels are there, or none.
-    present = present && (Shape::whole_channels || out_channel < Layer::group_out_channels);
+    // All of a unit's output channels exist, or none.
+    const bool exists = present && (Shape::whole_channels || out_channel < Layer::group_out_channels);
 #pragma unroll
     for (int k = 0; k < channels; ++k) {
-      const bool there = present && (Shape::whole_k_tiles || in_channel + k < Layer::group_in_channels);
-      load_present<bytes>(
-          weight_at<Layer>(weight, group, there ? in_channel + k : 0, there ? out_channel : 0, tap), there,
-          loaded[k].values);
+      const bool there = exists && (Shape::whole_k_tiles || in_channel + k < Layer::group_in_channels);
+      const Neighbours neighbours = *reinterpret_cast<const Neighbours*>(
+          there ? weight_at<Layer>(weight, group, in_channel + k, out_channel, tap) : weight);
+#pragma unroll
+      for (int n = 0; n < together; ++n) loaded[k].values[n] = there ? neighbours.values[n] : Element{};
     }
   }
 
   // Writes it behind `sets`, where the first phase set of its block's channels begins.
-  TCONV_DEVICE void store(unsigned char* sets) const {
+  TCONV_DEVICE void write(unsigned char* sets) const {
 #pragma unroll
     for (int n = 0; n < together; ++n) {
       int phase_set, piece;
@@ -105,11 +105,7 @@ struct WgmmaWeightUnit {
       for (int plane = 0; plane < Shape::planes; ++plane) {
         Vector<Element, channels> factors;
 #pragma unroll
-        for (int k = 0; k < channels; ++k) {
-          Element value;
-          unpack(loaded[k], n, value);
-          factors.values[k] = matrix_factor<Layer>(value, plane);
-        }
+        for (int k = 0; k < channels; ++k) factors.values[k] = matrix_factor<Layer>(loaded[k].values[n], plane);
         *reinterpret_cast<Vector<Element, channels>*>(
             to + plane * Shape::product_bytes +
             swizzled(row * Shape::k_tile_bytes + vector * 16, Shape::k_tile_bytes)) = factors;
@@ -139,8 +135,8 @@ TCONV_DEVICE void wgmma_weights(const typename Layer::Element* weight, typename 
   const int number = digits.next(Shape::block_units), channel_block = digits.next(Shape::channel_blocks);
   const int group = static_cast<int>(digits.rest);
   WgmmaWeightUnit<Layer, Tile> unit;
-  unit.load(weight, group, channel_block, number, true);
-  unit.store(reinterpret_cast<unsigned char*>(prepared) +
+  unit.read(weight, group, channel_block, number, true);
+  unit.write(reinterpret_cast<unsigned char*>(prepared) +
              (static_cast<long long>(group) * Shape::channel_blocks + channel_block) * Shape::phase_sets *
                  Shape::set_bytes);
   // The main kernel waits for this kernel alone, but also reads the inputs that the kernel before this one prepares.
@@ -153,19 +149,19 @@ TCONV_DEVICE void wgmma_own_weights(const typename Layer::Element* weight, const
                                     int thread, unsigned char* shared) {
   using Shape = WgmmaShape<Layer, Tile>;
   using Unit = WgmmaWeightUnit<Layer, Tile>;
-  // Loads of some units are on their way together.
+  // Loads of some units are on their way together, of 256 bytes.
   constexpr int threads = 128 * Shape::consumers, turns = ceil_div(Shape::block_units, threads);
-  constexpr int most = Unit::words < 64 ? 64 / Unit::words : 1, at_once = turns < most ? turns : most;
+  constexpr int most = 256 / static_cast<int>(sizeof(Unit::loaded)), at_once = turns < most ? turns : most;
   const int group = work.group(), channel_block = work.channel_block();
 #pragma unroll 1
   for (int number = thread; number < Shape::block_units; number += at_once * threads) {
     Unit units[at_once];
 #pragma unroll
     for (int i = 0; i < at_once; ++i)
-      units[i].load(weight, group, channel_block, number + i * threads, number + i * threads < Shape::block_units);
+      units[i].read(weight, group, channel_block, number + i * threads, number + i * threads < Shape::block_units);
 #pragma unroll
     for (int i = 0; i < at_once; ++i)
-      if (number + i * threads < Shape::block_units) units[i].store(shared);
+      if (number + i * threads < Shape::block_units) units[i].write(shared);
   }
   show_to_products();
   meet<threads>(4);
