@@ -104,6 +104,7 @@ def small_layers() -> dict[str, tuple[nn.Module, nn.Module, torch.Tensor]]:
         "sam_64_32": (nn.ConvTranspose2d(64, 32, 2, 2), (1, 64, 16, 16), torch.bfloat16),
         "pix2pix_512_512": (nn.ConvTranspose2d(512, 512, 4, 2, 1), (1, 512, 2, 2), torch.float32),
         "dense_64_64": (nn.ConvTranspose2d(64, 64, 3), (8, 64, 64, 64), torch.float16),
+        "dense_256_128": (nn.ConvTranspose2d(256, 128, 4, 2, 1), (8, 256, 32, 32), torch.float16),
     }
     found = {}
     for name, (layer, shape, dtype) in made.items():
