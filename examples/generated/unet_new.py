@@ -65,8 +65,8 @@ _RECORDED = {
         _Kernel("wgmma", "conv_ups_2_up_any_size", 5, shared_bytes=201344, tf32=True, weight_bytes=131072),
     ],
     _Layer(64, 32, (2, 2), (2, 2), (0, 0), (1, 1), 1, True, torch.float32): [
-        _Kernel("wgmma", "conv_ups_3_up", 6, shared_bytes=117376, columns=4, tf32=True, weight_bytes=32768),
-        _Kernel("wgmma", "conv_ups_3_up_any_size", 7, shared_bytes=135776, tf32=True, weight_bytes=32768),
+        _Kernel("wgmma", "conv_ups_3_up", 6, shared_bytes=117376, columns=4, tf32=True),
+        _Kernel("wgmma", "conv_ups_3_up_any_size", 7, shared_bytes=135776, tf32=True),
     ],
 }
 
@@ -305,7 +305,7 @@ def _define(space):
     return defined
 
 # torch.compile and dispatch modes see a call as this one operator. Its namespace has the digest of this file.
-_OPERATOR = _define("tconv_612a09a5a9a48ce2")
+_OPERATOR = _define("tconv_e100c2b903855eb7")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # modules keep their options like this
@@ -669,7 +669,8 @@ namespace tconv {
 //
 // Types: 16 bits, and float32 rounded to TF32 or exact. x and y are contiguous or channels_last and begin at multiples
 // of 16 bytes. `wgmma_weights` prepares the weights before this kernel; they are contiguous and begin at such a
-// multiple, too. If Tile::prepared_inputs, `wgmma_inputs` prepares the inputs.
+// multiple, too. If Tile::own_weights, each block prepares its own instead, and there is no such kernel. If
+// Tile::prepared_inputs, `wgmma_inputs` prepares the inputs.
 //
 // The matrices. A position q owns stride_d * stride_h * stride_w neighbouring outputs, its phases. Each tap of each
 // phase reads the input at q - shift. A block owns a block tile of positions, and some output channels of some phases:
@@ -704,7 +705,8 @@ namespace tconv {
 // Waits. A consumer waits for the mbarrier "full": a producer's copies have landed. A producer waits for "empty": the
 // inputs are in the consumers' registers, or the products that read the weights are done. A consumer has two batches of
 // products on their way; wgmma.wait_group waits for the older batch before the consumer overwrites its fragments.
-// Named barriers 1 and 2 enclose the outputs that warpgroup 0 or 1 stages. Named barrier 3 joins warps 9-11.
+// Named barriers 1 and 2 enclose the outputs that warpgroup 0 or 1 stages. Named barrier 3 joins warps 9-11. Named
+// barrier 4 joins the consumers that have prepared their block's weights.
 //
 // The kernel may begin while its weights are prepared; it waits before it reads them. Before that wait it reads only
 // data that was there when the preparing kernel began, and it stores nothing.
@@ -730,6 +732,7 @@ constexpr int kPositionNumbers = 64 * kConsumers;  // of a tile of positions, ov
 // Registers of a thread that multiplies, and of a thread that loads: a multiprocessor has 65,536.
 constexpr int kConsumerRegisters = 208;
 constexpr int kProducerRegisters = 504 - 2 * kConsumerRegisters;
+constexpr int kWeightsTogether = 4;
 // A warpgroup stages contiguous outputs, to store whole rows, as `staged[channel][position][phase]`: some channels of
 // a tile, with `run` phases that are neighbours in memory. Lanes that write eight positions of four channels find
 // different banks.
@@ -1001,6 +1004,10 @@ TCONV_DEVICE void begin_accumulator(float& accumulator, float value) {
   asm volatile("" : "+f"(accumulator));
 }
 
+// Shows what this thread has written to shared memory to products that are asked for later, once a barrier has passed:
+// they read it past the thread's own order of memory. PTX fence.proxy.async.
+TCONV_DEVICE void show_to_products() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
 // Asynchronous products of a warpgroup, in groups: accumulators += A * B for 64 rows of A, 16 in each warp, and `Rows`
 // rows of B, over 32 bytes of each along k. A lies in registers, B in shared memory. A lane's fragments of A, and of
 // the accumulators for every 8 rows of B, are as in PTX mma.sync's m16n8k8 (TF32, the low 13 bits are ignored) or
@@ -1189,10 +1196,10 @@ template <long long Count> struct Digits {
 // The address of a weight: tap `tap` of the filter from an input channel to an output channel, both counted inside the
 // group. Weights lie as [group][input channel][output channel][tap].
 template <class Kernel>
-TCONV_DEVICE const float* weight_at(const float* weight, int group, int in_channel, int out_channel, int tap) {
+TCONV_DEVICE const float* weight_at(const float* weight, int group, int in_channel, int out_channel) {
   constexpr int taps = kKernel * kKernel;
   const long long channel = static_cast<long long>(group) * Kernel::group_in_channels + in_channel;
-  return weight + (channel * Kernel::group_out_channels + out_channel) * taps + tap;
+  return weight + (channel * Kernel::group_out_channels + out_channel) * taps;
 }
 
 TCONV_CONSTANT int depth_positions(int output_size) { return output_size; }
@@ -1250,9 +1257,10 @@ template <class Kernel> TCONV_DEVICE bool wgmma_is_in_block_tile(int number, int
   return number + tile * kPositionNumbers < Kernel::block_tile_positions;
 }
 
-// The works of a grid: every block tile with every set of weights. Works with the same block tile follow each other. A
-// block does every gridDim.x-th work.
+// The works of a grid: every block tile with every set of weights. Works with the same block tile follow each other; if
+// `group_by_group`, of a group, and works of a group follow each other. A block does every gridDim.x-th work.
 template <class Kernel> struct WgmmaWork {
+  static constexpr int sets = Kernel::weight_sets;  // that follow each other
   BlockTiles<Kernel> block_tiles;
   int count, number;
 
@@ -1262,17 +1270,17 @@ template <class Kernel> struct WgmmaWork {
 
   TCONV_DEVICE void next() { number += static_cast<int>(gridDim.x); }
 
-  TCONV_DEVICE int weight_set() const {
-    if (Kernel::weight_sets == 1) return 0;
-    return number % Kernel::weight_sets;
+  TCONV_DEVICE int set() const {
+    if (sets == 1) return 0;
+    return number % sets;
   }
   TCONV_DEVICE int first_phase() const {
-    return Kernel::phase_sets == 1 ? 0 : weight_set() % Kernel::phase_sets * Kernel::phases;
+    return Kernel::phase_sets == 1 ? 0 : set() % Kernel::phase_sets * Kernel::phases;
   }
   TCONV_DEVICE int channel_block() const {
-    return Kernel::channel_blocks == 1 ? 0 : weight_set() / Kernel::phase_sets % Kernel::channel_blocks;
+    return Kernel::channel_blocks == 1 ? 0 : set() / Kernel::phase_sets % Kernel::channel_blocks;
   }
-  TCONV_DEVICE BlockTilePosition block_tile() const { return block_tiles.block_tile(number / Kernel::weight_sets); }
+  TCONV_DEVICE BlockTilePosition block_tile() const { return block_tiles.block_tile(number / sets); }
   // The halo's first input, which may lie outside the image.
   TCONV_DEVICE BlockTilePosition halo() const {
     const BlockTilePosition from = block_tile();
@@ -1566,8 +1574,66 @@ template <class Axis> struct WgmmaTap {
   }
 };
 
-// Prepares the weights, in the order in which blocks load them. Each of `Shape::preparing_items` threads has every
-// second vector of one tap's channels in a k-tile, for one output channel.
+// Weights on their way to the order in which products read them. A unit has 16 bytes of input channels of a few weights
+// that are neighbours in memory: a thread loads these at once for each channel, and writes a vector for each of them.
+template <class Kernel> struct WgmmaWeightUnit {
+  static constexpr int together = kWeightsTogether, channels = kVectorItems;
+
+  Vector<float, 4> loaded[channels];
+  int first, vector, k_tile;  // among the weights of an input channel in a block; in the k-tile
+
+  // Loads the unit with a number below `Shape::block_units`, or zeros if it is not `present`.
+  TCONV_DEVICE void read(const float* weight, int group, int channel_block, int number, bool present) {
+    Digits<Kernel::block_units> digits(present ? number : 0);
+    // Neighbouring threads write neighbouring vectors, and read neighbouring weights.
+    vector = digits.next(Kernel::k_tile_vectors);
+    first = digits.next(Kernel::block_weights / together) * together;
+    k_tile = digits.rest;
+    const int out_channel = channel_block * Kernel::channels + channel_of(0);
+    const int in_channel = k_tile * Kernel::k_tile_channels + vector * channels;
+    // All of a unit's output channels exist, or none.
+    const bool exists = present && (Kernel::whole_channels || out_channel < Kernel::group_out_channels);
+    TCONV_UNROLL for (int k = 0; k < channels; ++k) {
+      const Vector<float, 4> neighbours = *reinterpret_cast<const Vector<float, 4>*>(
+          exists ? weight_at<Kernel>(weight, group, in_channel + k, out_channel) : weight);
+      TCONV_UNROLL for (int n = 0; n < together; ++n) loaded[k].values[n] = exists ? neighbours.values[n] : float{};
+    }
+  }
+
+  // Writes it behind `sets`, where the first phase set of its block's channels begins.
+  TCONV_DEVICE void write(unsigned char* sets) const {
+    TCONV_UNROLL for (int n = 0; n < together; ++n) {
+      int phase_set, piece;
+      {
+        // Where the piece of a tap lies: in which phase set, and as which piece of a k-tile. A visit's pieces lie
+        // together.
+        const int of_tap = n % kTaps;
+        const WgmmaTap<Axis<1, 1, 0, 1>> depth(of_tap / (kKernel * kKernel));
+        const WgmmaTap<Axis<2, 2, 0, 1>> row(of_tap / kKernel % kKernel);
+        const WgmmaTap<Axis<2, 2, 0, 1>> column(of_tap % kKernel);
+        const int phase = (depth.phase * kStride + row.phase) * kStride + column.phase;
+        phase_set = phase / Kernel::phases;
+        // Visits are shifts: along the height fastest, then along the width. Each has a piece of every phase.
+        const int visit = depth.shift + column.shift + row.shift;
+        piece = visit * Kernel::phases + phase % Kernel::phases;
+      }
+      const int row = piece % Kernel::product_phases * Kernel::channels + wgmma_row_of(channel_of(n));
+      const int product = k_tile * Kernel::k_tile_pieces + piece - piece % Kernel::product_phases;
+      unsigned char* const to =
+          sets + phase_set * Kernel::set_bytes + static_cast<long long>(product) * Kernel::piece_bytes;
+
+      Vector<float, 4> factors;
+      TCONV_UNROLL for (int k = 0; k < channels; ++k) factors.values[k] = matrix_operand(loaded[k].values[n]);
+      *reinterpret_cast<Vector<float, 4>*>(
+          to +
+          swizzled(row * Kernel::k_tile_bytes + vector * 16, Kernel::k_tile_bytes)) = factors;
+    }
+  }
+
+  TCONV_DEVICE int channel_of(int n) const { return first / kTaps + n / kTaps; }
+};
+
+// Prepares the weights, in the order in which blocks load them. Each of `Shape::preparing_items` threads has a unit.
 template <class Kernel> TCONV_DEVICE void wgmma_weights(const float* weight, float* prepared) {
   // Lets the next kernel begin, if it was launched to overlap, once all blocks of this one have called this. PTX
   // griddepcontrol.launch_dependents.
@@ -1576,47 +1642,14 @@ template <class Kernel> TCONV_DEVICE void wgmma_weights(const float* weight, flo
 #endif
   const long long item = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (item >= Kernel::preparing_items) return;
-  // Neighbouring threads read neighbouring weights. Two threads write 32 bytes, a whole sector.
   Digits<Kernel::preparing_items> digits(item);
-  const int first_vector = digits.next(2);
-  int tap = digits.next(kTaps), channel = digits.next(Kernel::channels);
-  const int k_tile = digits.next(Kernel::k_tiles), channel_block = digits.next(Kernel::channel_blocks);
+  const int number = digits.next(Kernel::block_units), channel_block = digits.next(Kernel::channel_blocks);
   const int group = static_cast<int>(digits.rest);
-
-  const int out_channel = channel_block * Kernel::channels + channel;
-  int phase_set, piece;
-  {
-    // Where the piece of a tap lies: in which phase set, and as which piece of a k-tile. A visit's pieces lie together.
-    const WgmmaTap<Axis<1, 1, 0, 1>> depth(tap / (kKernel * kKernel));
-    const WgmmaTap<Axis<2, 2, 0, 1>> row(tap / kKernel % kKernel);
-    const WgmmaTap<Axis<2, 2, 0, 1>> column(tap % kKernel);
-    const int phase = (depth.phase * kStride + row.phase) * kStride + column.phase;
-    phase_set = phase / Kernel::phases;
-    // Visits are shifts: along the height fastest, then along the width. Each has a piece of every phase.
-    const int visit = depth.shift + column.shift + row.shift;
-    piece = visit * Kernel::phases + phase % Kernel::phases;
-  }
-  const int row = piece % Kernel::product_phases * Kernel::channels + wgmma_row_of(channel);
-  const long long set = (static_cast<long long>(group) * Kernel::channel_blocks + channel_block) * Kernel::phase_sets;
-  const long long product =
-      static_cast<long long>(k_tile) * Kernel::k_tile_pieces + piece - piece % Kernel::product_phases;
-  unsigned char* const to =
-      reinterpret_cast<unsigned char*>(prepared) + (set + phase_set) * Kernel::set_bytes + product *
-          Kernel::piece_bytes;
-  TCONV_UNROLL for (int pair = 0; pair < Kernel::k_tile_vectors / 2; ++pair) {
-    const int vector = pair * 2 + first_vector, in_channel = k_tile * Kernel::k_tile_channels + vector * kVectorItems;
-    Vector<float, 4> values;
-    TCONV_UNROLL for (int k = 0; k < kVectorItems; ++k) {
-      const bool present = Kernel::whole_channels || out_channel < Kernel::group_out_channels;
-      values.values[k] = present ? __ldg(weight_at<Kernel>(weight, group, in_channel + k, out_channel, tap)) : float{};
-    }
-
-    Vector<float, 4> factors;
-    TCONV_UNROLL for (int k = 0; k < kVectorItems; ++k) factors.values[k] = matrix_operand(values.values[k]);
-    *reinterpret_cast<Vector<float, 4>*>(
-        to + swizzled(row * Kernel::k_tile_bytes + vector * 16, Kernel::k_tile_bytes)) =
-        factors;
-  }
+  WgmmaWeightUnit<Kernel> unit;
+  unit.read(weight, group, channel_block, number, true);
+  unit.write(reinterpret_cast<unsigned char*>(prepared) +
+             (static_cast<long long>(group) * Kernel::channel_blocks + channel_block) * Kernel::phase_sets *
+                 Kernel::set_bytes);
 }
 
 // Loads weights, visit by visit. One thread of warp 8 does this. It waits until the products that read a stage are
@@ -1625,7 +1658,7 @@ template <class Kernel> TCONV_DEVICE void wgmma_load_weights(const WgmmaWork<Ker
                                       unsigned char* barriers, const unsigned char* prepared) {
   WgmmaStages<Kernel::weight_stages> stages(barriers);
   for (WgmmaWork<Kernel> work = first_work; (work.number < work.count); work.next()) {
-    const unsigned char* const set = prepared + work.weight_set() * Kernel::set_bytes;
+    const unsigned char* const set = prepared + work.set() * Kernel::set_bytes;
     int visits = 1;
 #pragma unroll 1
     for (int k_tile = 0; k_tile < Kernel::k_tiles; ++k_tile) {
@@ -1742,7 +1775,7 @@ template <class Kernel> struct WgmmaConsumer {
       int stage = first_stage;
 
       // The first batch begins its products as the weights of each visit land.
-      if (batch == 0) weights.wait_full();
+      if (batch == 0 && !Kernel::own_weights) weights.wait_full();
       products.begin_group();
       const int from = stage * Kernel::weight_stage_bytes;
       multiply(accumulators, batch, 0, typename Kernel::Rows(shared + from), depth, row, column);
@@ -1797,7 +1830,7 @@ TCONV_DEVICE void wgmma(const float* x, const float* weight, const float* bias, 
   unsigned char* const input_barriers = weight_barriers + 16 * Kernel::weight_stages;
   if (threadIdx.x == 0) {
     // "Empty" counts one arrival of each consumer warp for weights, and of each consumer thread for inputs.
-    WgmmaStages<Kernel::weight_stages>::make(weight_barriers, 1, 4 * kConsumers);
+    if (!Kernel::own_weights) WgmmaStages<Kernel::weight_stages>::make(weight_barriers, 1, 4 * kConsumers);
     WgmmaStages<Kernel::input_stages>::make(input_barriers, kLoaders, 128 * kConsumers);
     show_barriers();
   }
@@ -1811,6 +1844,26 @@ TCONV_DEVICE void wgmma(const float* x, const float* weight, const float* bias, 
   };
   if (warp < 4 * kConsumers) {
     take_registers<kConsumerRegisters>();
+    // Prepared inputs apart, no kernel is on its way that could write what is read here.
+    if (Kernel::own_weights) {
+                               // Prepares a block's own weights in shared memory, where they stay. All threads that
+                               // multiply do this. Loads of some units are on their way together, of 256 bytes.
+                               constexpr int threads = 128 * kConsumers, turns = ceil_div(Kernel::block_units, threads);
+                               constexpr int most = 256 / static_cast<int>(sizeof(WgmmaWeightUnit<Kernel>::loaded)),
+                                   at_once = turns < most ? turns : most;
+                               const int channel_block = first_work().channel_block();
+#pragma unroll 1
+                               for (int number = thread; number < Kernel::block_units; number += at_once * threads) {
+                                 WgmmaWeightUnit<Kernel> units[at_once];
+                                 TCONV_UNROLL for (int i = 0; i < at_once; ++i)
+                                   units[i].read(weight, 0, channel_block, number + i * threads,
+                                       number + i * threads < Kernel::block_units);
+                                 TCONV_UNROLL for (int i = 0; i < at_once; ++i)
+                                   if (number + i * threads < Kernel::block_units) units[i].write(shared);
+                               }
+                               show_to_products();
+                               meet<threads>(4);
+                             }
     wait_for_kernel_before();  // that kernel may still write where outputs go
     WgmmaConsumer<Kernel> consumer(shared, warp, lane);
     for (WgmmaWork<Kernel> work = first_work(); (work.number < work.count); work.next()) {
@@ -1832,7 +1885,7 @@ TCONV_DEVICE void wgmma(const float* x, const float* weight, const float* bias, 
     give_registers<kProducerRegisters>();
     if (warp == 4 * kConsumers) {
       wait_for_kernel_before();  // that kernel prepares the weights
-      if (lane == 0)
+      if (lane == 0 && !Kernel::own_weights)
         wgmma_load_weights<Kernel>(first_work(), shared, weight_barriers,
                                          reinterpret_cast<const unsigned char*>(weight));
     } else {
@@ -1853,9 +1906,9 @@ struct conv_ups_0_up_layer {
           patch_bytes = 16, input_stages = 4, inputs_at = 131072, input_stage_bytes = 17408, k_tiles = 16,
           k_tile_vectors
       = 8, resident = 0, position_tiles = 1, product_rows = 128, product_phases =
-      2, channels = 64, whole_channels = 1, most_width = 4, k_tile_pieces = 2, piece_bytes = 8192, k_tile_bytes = 128,
-          weight_stages = 8, weight_stage_bytes = 16384, batch_steps = 2, fragments = 1, barriers_at = 217600,
-          row_places = 16, k_tile_steps = 4, staged_at = 200704;
+      2, channels = 64, whole_channels = 1, most_width = 4, block_units = 8192, block_weights = 256, k_tile_pieces =
+      2, piece_bytes = 8192, k_tile_bytes = 128, weight_stages = 8, weight_stage_bytes = 16384, batch_steps = 2,
+          fragments = 1, barriers_at = 217600, row_places = 16, k_tile_steps = 4, own_weights = 0, staged_at = 200704;
   static constexpr long long preparing_items = 32768, weight_bytes = 2097152, set_bytes = 262144;
 };
 
@@ -1869,9 +1922,9 @@ struct conv_ups_0_up_any_size_layer {
           patch_bytes = 4, input_stages = 2, inputs_at = 163840, input_stage_bytes = 17408, k_tiles = 16,
           k_tile_vectors =
       8, resident = 0, position_tiles = 1, product_rows = 256, product_phases = 4, channels = 64, whole_channels = 1,
-          most_width = 2, k_tile_pieces = 4, piece_bytes = 8192, k_tile_bytes = 128, weight_stages = 5,
-          weight_stage_bytes = 32768, batch_steps = 2, fragments = 1, barriers_at =
-      215552, row_places = 19, k_tile_steps = 4, staged_at = 198656;
+          most_width = 2, block_units = 8192, block_weights = 256, k_tile_pieces = 4, piece_bytes = 8192,
+          k_tile_bytes = 128, weight_stages = 5, weight_stage_bytes = 32768, batch_steps = 2, fragments = 1,
+          barriers_at = 215552, row_places = 19, k_tile_steps = 4, own_weights = 0, staged_at = 198656;
   static constexpr long long preparing_items = 32768, weight_bytes = 2097152, set_bytes = 524288;
 };
 
@@ -1885,9 +1938,9 @@ struct conv_ups_1_up_layer {
           patch_bytes = 16, input_stages = 2, inputs_at = 163840, input_stage_bytes = 17408, k_tiles = 8,
           k_tile_vectors =
       8, resident = 0, position_tiles = 1, product_rows = 256, product_phases = 2, channels = 128, whole_channels = 1,
-          most_width = 4, k_tile_pieces = 2, piece_bytes = 16384, k_tile_bytes = 128, weight_stages = 5,
-          weight_stage_bytes = 32768, batch_steps = 2, fragments = 1, barriers_at = 215552, row_places = 32,
-          k_tile_steps = 4, staged_at = 198656;
+          most_width = 4, block_units = 8192, block_weights = 512, k_tile_pieces = 2, piece_bytes = 16384,
+          k_tile_bytes = 128, weight_stages = 5, weight_stage_bytes = 32768, batch_steps = 2, fragments = 1,
+          barriers_at = 215552, row_places = 32, k_tile_steps = 4, own_weights = 0, staged_at = 198656;
   static constexpr long long preparing_items = 8192, weight_bytes = 524288, set_bytes = 262144;
 };
 
@@ -1901,9 +1954,9 @@ struct conv_ups_1_up_any_size_layer {
           patch_bytes = 4, input_stages = 3, inputs_at = 147456, input_stage_bytes = 17408, k_tiles = 8,
           k_tile_vectors =
       8, resident = 0, position_tiles = 1, product_rows = 192, product_phases = 4, channels = 48, whole_channels = 0,
-          most_width = 2, k_tile_pieces = 4, piece_bytes = 6144, k_tile_bytes = 128, weight_stages = 6,
-          weight_stage_bytes = 24576, batch_steps = 2, fragments = 1, barriers_at =
-      216576, row_places = 39, k_tile_steps = 4, staged_at = 199680;
+          most_width = 2, block_units = 3072, block_weights = 192, k_tile_pieces = 4, piece_bytes = 6144,
+          k_tile_bytes = 128, weight_stages = 6, weight_stage_bytes = 24576, batch_steps = 2, fragments = 1,
+          barriers_at = 216576, row_places = 39, k_tile_steps = 4, own_weights = 0, staged_at = 199680;
   static constexpr long long preparing_items = 9216, weight_bytes = 589824, set_bytes = 196608;
 };
 
@@ -1917,9 +1970,9 @@ struct conv_ups_2_up_layer {
           patch_bytes = 16, input_stages = 4, inputs_at = 131072, input_stage_bytes = 17408, k_tiles = 4,
           k_tile_vectors =
       8, resident = 1, position_tiles = 1, product_rows = 256, product_phases = 4, channels = 64, whole_channels = 1,
-          most_width = 4, k_tile_pieces = 4, piece_bytes = 8192, k_tile_bytes = 128, weight_stages = 4,
-          weight_stage_bytes = 32768, batch_steps = 2, fragments = 1, barriers_at =
-      217600, row_places = 64, k_tile_steps = 4, staged_at = 200704;
+          most_width = 4, block_units = 2048, block_weights = 256, k_tile_pieces = 4, piece_bytes = 8192,
+          k_tile_bytes = 128, weight_stages = 4, weight_stage_bytes = 32768, batch_steps = 2, fragments = 1,
+          barriers_at = 217600, row_places = 64, k_tile_steps = 4, own_weights = 0, staged_at = 200704;
   static constexpr long long preparing_items = 2048, weight_bytes = 131072, set_bytes = 131072;
 };
 
@@ -1932,9 +1985,9 @@ struct conv_ups_2_up_any_size_layer {
       patch_columns = 1, row_patches = 79, halo_patches = 79, k_tile_channels = 32, channel_bytes = 416, patch_bytes =
       4, input_stages = 4, inputs_at = 131072, input_stage_bytes = 13312, k_tiles = 4, k_tile_vectors = 8,
           resident = 1, position_tiles = 1, product_rows = 256, product_phases = 4, channels = 64, whole_channels = 1,
-          most_width = 2, k_tile_pieces = 4, piece_bytes = 8192, k_tile_bytes = 128, weight_stages = 4,
-          weight_stage_bytes = 32768, batch_steps = 2, fragments = 1, barriers_at =
-      201216, row_places = 79, k_tile_steps = 4, staged_at = 184320;
+          most_width = 2, block_units = 2048, block_weights = 256, k_tile_pieces = 4, piece_bytes = 8192,
+          k_tile_bytes = 128, weight_stages = 4, weight_stage_bytes = 32768, batch_steps = 2, fragments = 1,
+          barriers_at = 201216, row_places = 79, k_tile_steps = 4, own_weights = 0, staged_at = 184320;
   static constexpr long long preparing_items = 2048, weight_bytes = 131072, set_bytes = 131072;
 };
 
@@ -1948,10 +2001,10 @@ struct conv_ups_3_up_layer {
           patch_bytes = 16, input_stages = 4, inputs_at = 32768, input_stage_bytes = 16896, k_tiles = 4,
           k_tile_vectors =
       4, resident = 1, position_tiles = 2, product_rows = 128, product_phases = 4, channels = 32, whole_channels = 1,
-          most_width = 4, k_tile_pieces = 4, piece_bytes = 2048, k_tile_bytes = 64, weight_stages = 4,
-          weight_stage_bytes = 8192, batch_steps = 1, fragments = 2, barriers_at =
-      117248, row_places = 128, k_tile_steps = 2, staged_at = 100352;
-  static constexpr long long preparing_items = 1024, weight_bytes = 32768, set_bytes = 32768;
+          most_width = 4, block_units = 512, block_weights = 128, k_tile_pieces = 4, piece_bytes = 2048,
+          k_tile_bytes = 64, weight_stages = 4, weight_stage_bytes = 8192, batch_steps = 1, fragments = 2,
+          barriers_at = 117248, row_places = 128, k_tile_steps = 2, own_weights = 1, staged_at = 100352;
+  static constexpr long long preparing_items = 0, weight_bytes = 0, set_bytes = 32768;
 };
 
 // 2-D 64->32 k2 s2 bias tf32
@@ -1963,10 +2016,10 @@ struct conv_ups_3_up_any_size_layer {
       32, patch_columns = 1, row_patches = 160, halo_patches = 160, k_tile_channels = 32, channel_bytes = 672,
           patch_bytes = 4, input_stages = 4, inputs_at = 32768, input_stage_bytes = 21504, k_tiles = 2, k_tile_vectors =
       8, resident = 1, position_tiles = 2, product_rows = 128, product_phases = 4, channels = 32, whole_channels = 1,
-          most_width = 4, k_tile_pieces = 4, piece_bytes = 4096, k_tile_bytes = 128, weight_stages = 2,
-          weight_stage_bytes = 16384, batch_steps = 2, fragments = 2, barriers_at =
-      135680, row_places = 160, k_tile_steps = 4, staged_at = 118784;
-  static constexpr long long preparing_items = 512, weight_bytes = 32768, set_bytes = 32768;
+          most_width = 4, block_units = 512, block_weights = 128, k_tile_pieces = 4, piece_bytes = 4096,
+          k_tile_bytes = 128, weight_stages = 2, weight_stage_bytes = 16384, batch_steps = 2, fragments = 2,
+          barriers_at = 135680, row_places = 160, k_tile_steps = 4, own_weights = 1, staged_at = 118784;
+  static constexpr long long preparing_items = 0, weight_bytes = 0, set_bytes = 32768;
 };
 
 TCONV_CONSTANT Launch conv_ups_0_up_launch(const Sizes& sizes) { return wgmma_launch<conv_ups_0_up_layer>(sizes); }
@@ -2061,8 +2114,6 @@ conv_ups_3_up(const float* x, const float* weight, const float* bias, float* y, 
   wgmma<conv_ups_3_up_layer>(x, weight, bias, y, y_channels, batch, input_depth, input_height, input_width,
       output_depth, output_height, output_width);
 }
-extern "C" __global__ void __launch_bounds__(preparing_threads)
-conv_ups_3_up_weights(const float* weight, float* prepared) { wgmma_weights<conv_ups_3_up_layer>(weight, prepared); }
 
 // ==== conv_ups_3_up_any_size
 extern "C" __global__ void __launch_bounds__(384, 1)
@@ -2070,10 +2121,6 @@ conv_ups_3_up_any_size(const float* x, const float* weight, const float* bias, f
     int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {
   wgmma<conv_ups_3_up_any_size_layer>(x, weight, bias, y, y_channels, batch, input_depth, input_height, input_width,
       output_depth, output_height, output_width);
-}
-extern "C" __global__ void __launch_bounds__(preparing_threads)
-conv_ups_3_up_any_size_weights(const float* weight, float* prepared) {
-  wgmma_weights<conv_ups_3_up_any_size_layer>(weight, prepared);
 }
 
 // ==== launching, on the host; left out where only device code is compiled
@@ -2157,10 +2204,9 @@ int64_t launch(const std::vector<int64_t>& numbers) {
         nullptr);
     case 5: return launched(numbers, tconv::conv_ups_2_up_any_size_launch, (void*)conv_ups_2_up_any_size,
         (void*)conv_ups_2_up_any_size_weights, nullptr);
-    case 6: return launched(numbers, tconv::conv_ups_3_up_launch, (void*)conv_ups_3_up, (void*)conv_ups_3_up_weights,
+    case 6: return launched(numbers, tconv::conv_ups_3_up_launch, (void*)conv_ups_3_up, nullptr, nullptr);
+    case 7: return launched(numbers, tconv::conv_ups_3_up_any_size_launch, (void*)conv_ups_3_up_any_size, nullptr,
         nullptr);
-    case 7: return launched(numbers, tconv::conv_ups_3_up_any_size_launch, (void*)conv_ups_3_up_any_size,
-        (void*)conv_ups_3_up_any_size_weights, nullptr);
   }
   return cudaErrorInvalidValue;
 }
