@@ -120,7 +120,11 @@ SPILLS = {
     "2d-k3x2-s2x2-aligned-fp16-stacked": 68,
     "2d-k3x2-s2x2-aligned-fp16-stacked-weights_last": 68,
 }
-REGISTERS = {"mma-2d-one-pixel-fp16-flat": 18, "mma-1d-k1-s3-fp32-resident": 10}
+REGISTERS = {
+    "mma-2d-one-pixel-fp16-flat": 18,
+    "mma-1d-k1-s3-fp32-resident": 10,
+    "col2im_rows-2d-k5-s2-wide-tf32-whole_last": 13,  # of one block a multiprocessor, which may take 255
+}
 
 
 @of_three
