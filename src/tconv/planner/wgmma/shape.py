@@ -27,16 +27,7 @@ _CONSTANTS = (
     *("fragments", "visit_pieces"),
     *("batch_steps", "batches"),
     *("k_tile_bytes", "k_tile_channels", "k_tiles", "block_positions", "block_tile_positions", "stacked_rows"),
-    *(
-        "group_by_group",
-        "halo_columns",
-        "halo_all_rows",
-        "row_patches",
-        "halo_patches",
-        "row_places",
-        "channel_bytes",
-        "place_bytes",
-    ),
+    *("halo_columns", "halo_all_rows", "row_patches", "halo_patches", "row_places", "channel_bytes", "place_bytes"),
     *(
         "input_stage_bytes",
         "raw_stage_bytes",
