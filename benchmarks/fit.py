@@ -17,9 +17,9 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-from kinds import kinds
+from kinds import every_layer
 from layers import problem_of
-from results import Results, cases, geometric_mean, load
+from results import Results, geometric_mean, load
 from scipy.optimize import least_squares
 
 from tconv.planner import FAMILIES, Gpu
@@ -79,7 +79,7 @@ class Measured:
 
 def measured(family: str, stored: Results) -> list[Measured]:
     """What is stored of a family."""
-    found, known = [], cases() | {name: case for of_kind in kinds().values() for name, case in of_kind.items()}
+    found, known = [], every_layer()
     for key, row in stored["layers"].items():
         name, _, of = key.rpartition(" ")
         if of != family or len(row["tiles"]) < 2:

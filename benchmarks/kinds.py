@@ -12,7 +12,7 @@ from functools import partial
 
 import torch
 from layers import compile_ahead, layer, measured
-from results import Results
+from results import Results, cases
 from runs import measure_missing, parser
 
 
@@ -92,6 +92,11 @@ def kinds() -> dict[str, dict[str, Results]]:
             "16→16 k5 s1": layer((16, 16), [5, 5, 5], 1, 4, [24, 48, 48], padding=2),
         },
     }
+
+
+def every_layer() -> dict[str, Results]:
+    """The layers of `cases.json` and of all kinds, by name."""
+    return cases() | {name: case for of_kind in kinds().values() for name, case in of_kind.items()}
 
 
 def main() -> int:

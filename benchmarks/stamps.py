@@ -54,6 +54,10 @@ _OF_K_TILES: tuple[Stamp, ...] = (
     ("sums met", "  const Epilogue<Layer, Program> epilogue{", False, ""),
     ("last store", "}\n\n// Prepares the inputs of `col2im_wgmma`", False, ""),
 )
+#: Of `col2im_rows`: where a row is stored, and the two rows behind the first that is.
+_STORE = "      if (k_tile == 0 && row > Shape::rows_before) store(row - 1);\n"
+_NEXT_ROW = "if (row == Shape::rows_before + 1 && k_tile == 0) "
+_ROW_AFTER = "if (row == Shape::rows_before + 2 && k_tile == 0) "
 #: Of a kind of kernel: its family, its file and its stamps in the order of the text.
 STAMPED: dict[str, tuple[str, str, tuple[Stamp, ...]]] = {
     "col2im": (
@@ -122,29 +126,18 @@ STAMPED: dict[str, tuple[str, str, tuple[Stamp, ...]]] = {
         "col2im_rows/col2im_rows.cuh",
         (
             ("first instruction", "  TCONV_SHARED(shared);\n", True, ""),
-            ("inputs asked for", "  inputs.load(part.row - before, 0);\n", True, ""),
+            ("inputs asked for", "  const Epilogue<Layer, Program> epilogue{bias", False, ""),
             ("weights put", "  show_to_products();\n  __syncthreads();\n", True, ""),
             ("first products asked for", "      products.end_group();\n", True, "if (row == 0 && k_tile == 0) "),
-            (
-                "first row's sums begin",
-                "      if (k_tile == 0 && row > before) store(row - 1);\n",
-                False,
-                "if (row == before + 1 && k_tile == 0) ",
-            ),
-            (
-                "first row is stored",
-                "      if (k_tile == 0 && row > before) store(row - 1);\n",
-                True,
-                "if (row == before + 1 && k_tile == 0) ",
-            ),
-            (
-                "next row's products asked for",
-                "      products.end_group();\n",
-                True,
-                "if (row == before + 2 && k_tile == 0) ",
-            ),
-            ("last row's sums begin", "  store(input_rows - 1);\n", False, ""),
-            ("last store", "  store(input_rows - 1);\n", True, ""),
+            ("first fragments there", "      inputs.take(fragments);\n", True, "if (row == 0 && k_tile == 0) "),
+            ("next row's products asked for", "      products.end_group();\n", True, _NEXT_ROW),
+            ("first row's sums begin", _STORE, False, _NEXT_ROW),
+            ("first row is stored", _STORE, True, _NEXT_ROW),
+            ("next row's products done", "      products.template wait<0>();\n", True, _NEXT_ROW),
+            ("next row's results put", "    accumulators.move_on();\n", False, "if (row == Shape::rows_before + 1) "),
+            ("fragments of the row after there", "      inputs.take(fragments);\n", True, _ROW_AFTER),
+            ("last row's sums begin", "  store(Shape::input_rows - 1);\n", False, ""),
+            ("last store", "  store(Shape::input_rows - 1);\n", True, ""),
         ),
     ),
     "wgmma": (

@@ -1,4 +1,4 @@
-"""Tiles of layers of benchmarks/cases.json and small ones, checked and timed: what the planner's models are fitted to.
+"""Tiles of layers of benchmarks/cases.json and kinds.py, checked and timed: what the planner's models are fitted to.
 
     PYTHONPATH=src python3 benchmarks/tiles.py --first 6 --others 6 --budget 500
 
@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from kinds import kinds
-from layers import as_pytorch_rounds, problem_of
-from results import Results, cases, environment, kind, load, save
+from kinds import every_layer
+from layers import problem_of
+from results import Results, environment, kind, load, save
 
 from tconv.evaluation.draws import draw
 from tconv.evaluation.reference import conv_transpose
@@ -34,7 +34,7 @@ from tconv.planner import FAMILIES, Gpu
 from tconv.planner.choice import replan
 from tconv.planner.family import Ranked
 from tconv.planner.plan import tile_fields
-from tconv.precision import allows_tf32, of_kind
+from tconv.precision import allows_tf32, of_kind, question_of
 from tconv.problem import Problem
 from tconv.tuning.compilers import compilers
 from tconv.tuning.trials import WRONG, Distance, Trial, caller, submit
@@ -70,11 +70,11 @@ def run(options: argparse.Namespace) -> int:
     with compilers() as pool:
         tried = {
             f"{name} {family}": (problem, tiles)
-            for name, case in (cases() | kinds()["small"]).items()
+            for name, case in every_layer().items()
             for family in (options.family or FAMILIES)
             if options.only in name and (not options.kind or kind(case) == options.kind)
             if f"{name} {family}" not in kept["layers"]
-            if (problem := _problem(case, family)) is not None
+            if (problem := question_of(problem_of(case), gpu, allows_tf32()).problem_of(family))
             if (tiles := list(_submitted(problem, family, gpu, options, pool, name)))
         }
         for name, (problem, tiles) in tried.items():
@@ -88,11 +88,6 @@ def run(options: argparse.Namespace) -> int:
             save(file, kept)
             torch.cuda.empty_cache()
     return 1 if wrong else 0
-
-
-def _problem(case: Results, family: str) -> Problem | None:
-    problem = problem_of(case)
-    return as_pytorch_rounds(problem) if FAMILIES[family].on_tensor_cores else problem
 
 
 def _submitted(

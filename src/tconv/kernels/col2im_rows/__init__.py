@@ -8,6 +8,7 @@ from dataclasses import replace
 from tconv.kernels.cases import CASES, IN_EVERY_PRECISION, Case, Instance
 from tconv.planner import Col2imRowsTile, Gpu, Kernel
 from tconv.planner.col2im_rows import why_not_col2im_rows
+from tconv.planner.col2im_rows.candidates import copied_inputs
 from tconv.planner.col2im_rows.shape import Col2imRowsShape
 from tconv.planner.shifts import uncropped_positions
 from tconv.problem import Precision, Problem
@@ -28,7 +29,8 @@ AXES: dict[str, str] = {
     "Tile::rows": "1 and several; ranges that end with the map and beyond",
     "Tile::channels": "all, and a part",
     "Tile::k_tile_steps": "1 and several; one k-tile and several, whole and not",
-    "Tile::vector": "1 and 2",
+    "Tile::vector": "1 and 2; copies of 4, 8 and 16 bytes",
+    "Tile::input_stages": "none, 2 and 3",
     "Tile::channels_last": "both; loads of 2, 4 and 8 bytes",
 }
 _PRECISIONS: tuple[Precision, ...] = ("tf32", "fp16", "bf16", "tf32_rna")
@@ -63,24 +65,34 @@ def instances() -> Iterator[Instance]:
 
 
 def _tiles(problem: Problem) -> dict[str, Col2imRowsTile]:
-    """By name: a line a warpgroup and several, of all rows and of few; k-tiles of all channels and of few."""
+    """By name: a line a warpgroup and several, of all rows and of few; k-tiles of all channels and of few; inputs
+    through shared memory, if rows have copies."""
     layer = problem.layer
     positions = uncropped_positions(layer.axes[1], problem.output_size[1])
     channels = layer.out_channels_per_group
-    steps = Col2imRowsShape(layer, Col2imRowsTile(1, 64, 1, 1, 1, 1, 0, 1)).k_steps
+    steps = Col2imRowsShape(layer, Col2imRowsTile(1, 64, 1, 1, 1, 1, 0, 0, 1)).k_steps
     vector = 2 if problem.input_size[2] % 2 == 0 else 1
     tiles = {
-        "narrow": Col2imRowsTile(2, 16, positions, -(-channels // 2), min(2, steps), vector, 0, 2),
-        "middle": Col2imRowsTile(1, 32, -(-positions // 2), channels, min(3, steps), 1, 0, 1),
-        "whole": Col2imRowsTile(2, 128, positions, channels, min(4, steps), vector, 0, 1),
-        "wide": Col2imRowsTile(3, 64, min(2, positions), -(-channels // 2), min(8, steps), vector, 0, 1),
+        "narrow": Col2imRowsTile(2, 16, positions, -(-channels // 2), min(2, steps), vector, 0, 0, 2),
+        "middle": Col2imRowsTile(1, 32, -(-positions // 2), channels, min(3, steps), 1, 0, 0, 1),
+        "whole": Col2imRowsTile(2, 128, positions, channels, min(4, steps), vector, 0, 0, 1),
+        "wide": Col2imRowsTile(3, 64, min(2, positions), -(-channels // 2), min(8, steps), vector, 0, 0, 1),
     }
+    if copied := copied_inputs(problem):
+        tiles |= {
+            "narrow_staged": replace(tiles["narrow"], vector=copied, input_stages=2),
+            "whole_staged": replace(tiles["whole"], vector=copied, input_stages=3),
+        }
     return _fitting(problem, tiles)
 
 
 def _tiles_in_channels_last(problem: Problem) -> dict[str, Col2imRowsTile]:
     """The narrow one and the whole one, in channels_last."""
-    made = {f"{name}_last": replace(tile, vector=1, channels_last=1) for name, tile in _tiles(problem).items()}
+    made = {
+        f"{name}_last": replace(tile, vector=1, channels_last=1)
+        for name, tile in _tiles(problem).items()
+        if not tile.input_stages
+    }
     return _fitting(problem, {name: made[name] for name in ("narrow_last", "whole_last") if name in made})
 
 

@@ -2,8 +2,8 @@
 // many positions.
 //
 // The matrices. A row of the first factor is an input, with its channels; a row of the second is a tap of an output
-// channel. A result is what an input gives to an output. Inputs go from memory to fragments: they are in no other
-// place, and no thread waits for another one's.
+// channel. A result is what an input gives to an output. Inputs go from memory to fragments, or by stages of shared
+// memory that a warpgroup fills for itself: then several k-tiles are on their way.
 //
 // The sums. A team of warpgroups has inputs of a row of the map, 64 each, and goes down the rows. Position q along the
 // height sums what the rows q, q - 1, ... give at the shifts 0, 1, ...: each shift has accumulators of its own, which
@@ -17,7 +17,8 @@
 //
 // Shared memory:
 //
-//   | weights of all shifts and phases | of team 0: results of even rows, of odd rows | of team 1: ...
+//   | weights of all shifts and phases | of each warpgroup: stages of inputs, if any |
+//   | of team 0: results of even rows, of odd rows | of team 1: ...
 //
 // Rounding: factors to TF32 where they become factors; outputs once, after the epilogue.
 //
@@ -79,17 +80,21 @@ TCONV_DEVICE void col2im_rows(const typename Layer::Element* x, const typename L
   const int group = weight_set / Shape::channel_blocks;
   const int first_channel = weight_set % Shape::channel_blocks * Tile::channels;
   const int work = static_cast<int>(blockIdx.x) / Shape::weight_sets * Shape::teams + team;
-  const Col2imRowsPart<Layer, Tile> part(work, warp, output_depth, output_height, input_width, output_width);
+  const Col2imRowsPart<Layer, Tile> part(work, warp / Shape::line_warps, output_depth, output_height, input_width,
+                                         output_width);
 
-  // What is asked for first, comes first. Positions before the first one of the part lack rows; they are not stored.
-  constexpr int before = Shape::Height::shifts - 1, input_rows = Tile::rows + before;
+  // What is asked for first, comes first.
   Col2imRowsWeights<Layer, Tile> weights(weight, group, first_channel);
-  Col2imRowsInputs<Layer, Tile> inputs(x, group, part, batch, input_depth, input_height, input_width, warp, lane);
-  inputs.load(part.row - before, 0);
+  using Inputs =
+      typename Choice<Shape::staged, Col2imRowsStagedInputs<Layer, Tile>, Col2imRowsInputs<Layer, Tile>>::type;
+  const Col2imRowsPart<Layer, Tile> loaded(work, Inputs::line(thread), output_depth, output_height, input_width,
+                                           output_width);
+  Inputs inputs(x, group, loaded, thread, batch, input_depth, input_height, input_width, shared + Shape::weight_bytes);
   const Epilogue<Layer, Program> epilogue{bias + (Layer::has_bias ? group * Layer::group_out_channels : 0), program,
                                           group * Layer::group_out_channels};
   const Col2imRowsChannels<Layer, Tile, Program> channels(epilogue, first_channel);
-  float* const results = reinterpret_cast<float*>(shared + Shape::weight_bytes) + team * 2 * Shape::buffer;
+  float* const results =
+      reinterpret_cast<float*>(shared + Shape::weight_bytes + Shape::input_bytes) + team * 2 * Shape::buffer;
   col2im_rows_clear<Layer, Tile>(results, thread);
   Col2imRowsWeights<Layer, Tile>::clear(shared);
   __syncthreads();
@@ -108,18 +113,15 @@ TCONV_DEVICE void col2im_rows(const typename Layer::Element* x, const typename L
     meet<Shape::team_threads>(1 + team);
     if (part.image < batch)
       col2im_rows_store<Layer, Tile, Program>(results + row % 2 * Shape::buffer, channels, y_of_group, y_channels, part,
-                                              part.row + row - before, warp, lane, output_depth, output_height,
+                                              part.first_row() + row, warp, lane, output_depth, output_height,
                                               output_width);
   };
 #pragma unroll 1
-  for (int row = 0; row < input_rows; ++row) {
+  for (int row = 0; row < Shape::input_rows; ++row) {
 #pragma unroll 1
     for (int k_tile = 0; k_tile < Shape::k_tiles; ++k_tile) {
-      const bool last = k_tile + 1 == Shape::k_tiles;
       unsigned fragments[Tile::k_tile_steps][4];
-#pragma unroll
-      for (int step = 0; step < Tile::k_tile_steps; ++step) inputs.fragments(step, fragments[step]);
-      if (row + last < input_rows) inputs.load(part.row - before + row + last, last ? 0 : k_tile + 1);
+      inputs.take(fragments);
       products.begin_group();
 #pragma unroll
       for (int step = 0; step < Tile::k_tile_steps; ++step) {
@@ -129,17 +131,18 @@ TCONV_DEVICE void col2im_rows(const typename Layer::Element* x, const typename L
             number % 4 * 32);
       }
       products.end_group();
-      if (k_tile == 0 && row > before) store(row - 1);
+      if (k_tile == 0 && row > Shape::rows_before) store(row - 1);
       products.template wait<0>();
 #pragma unroll
       for (int step = 0; step < Tile::k_tile_steps; ++step)
 #pragma unroll
         for (int word = 0; word < 4; ++word) end_factor(fragments[step][word]);
     }
-    if (row >= before) accumulators.put(results + row % 2 * Shape::buffer, warp, lane);
+    // Positions before the first one of the part lack rows.
+    if (row >= Shape::rows_before) accumulators.put(results + row % 2 * Shape::buffer, warp, lane);
     accumulators.move_on();
   }
-  store(input_rows - 1);
+  store(Shape::input_rows - 1);
 }
 
 }  // namespace tconv

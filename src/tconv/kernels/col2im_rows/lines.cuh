@@ -27,7 +27,7 @@ TCONV_CONSTANT long long col2im_rows_works(int batch, const int (&output)[3], in
   return ceil_div(lines, static_cast<long long>(Col2imRowsShape<Layer, Tile>::lines)) * counts.strips;
 }
 
-// The part of a team's work that one warp has: 16 inputs of a line.
+// A line of a team's work.
 template <class Layer, class Tile>
 struct Col2imRowsPart {
   using Shape = Col2imRowsShape<Layer, Tile>;
@@ -36,11 +36,11 @@ struct Col2imRowsPart {
   int column;                     // the first input of the line's strip
   int first_output, outputs_end;  // along the width
 
-  TCONV_DEVICE Col2imRowsPart(int work, int warp, int output_depth, int output_height, int input_width,
+  TCONV_DEVICE Col2imRowsPart(int work, int line_of_team, int output_depth, int output_height, int input_width,
                               int output_width) {
     const Col2imRowsCounts<Layer, Tile> counts(output_depth, output_height, input_width);
     const int strip = work % counts.strips;
-    int line = work / counts.strips * Shape::lines + warp / Shape::line_warps;
+    int line = work / counts.strips * Shape::lines + line_of_team;
     row = Shape::Height::first_position + line % counts.ranges * Tile::rows, line /= counts.ranges;
     depth = Shape::Depth::first_position + line % counts.depths, image = line / counts.depths;
     column = Shape::first_column + strip * Shape::strip_step;
@@ -50,6 +50,8 @@ struct Col2imRowsPart {
     outputs_end = end * Shape::Width::phases - Layer::Width::padding;
     if (strip + 1 == counts.strips || outputs_end > output_width) outputs_end = output_width;
   }
+  // The first row of inputs.
+  TCONV_DEVICE int first_row() const { return row - Shape::rows_before; }
 };
 
 }  // namespace tconv

@@ -60,10 +60,13 @@ class _Col2imRows(Family[Col2imRowsTile]):
         own = Col2imRowsShape(layer, tile)
         return (
             f"a team of {own.team_inputs // INPUTS} warpgroups has {tile.columns} inputs of a row, in each of "
-            f"{own.lines} lines; it goes down {tile.rows + own.height.shifts - 1} rows for {tile.rows} positions",
+            f"{own.lines} lines; it goes down {own.input_rows} rows for {tile.rows} positions",
             f"an input gives to {own.columns} outputs: {own.height.shifts} shifts along the height, each of "
             f"{tile.channels} channels, {math.prod(layer.stride)} phases and {own.width.shifts} shifts along the width",
             f"{tile.warpgroups} warpgroups of a block share its weights",
+            f"a warpgroup's inputs come through {tile.input_stages} stages of shared memory, {tile.vector} by a copy"
+            if tile.input_stages
+            else "inputs go from memory to registers",
         )
 
 
@@ -74,7 +77,7 @@ def why_not_col2im_rows(layer: Layer) -> str | None:
     if channels > _MOST_CHANNELS:
         return f"{channels} output channels are more than the col2im_rows family's {_MOST_CHANNELS}"
     channels = ceil_div(channels, MOST_CHANNEL_BLOCKS)
-    smallest = Col2imRowsShape(layer, Col2imRowsTile(1, INPUTS, 1, channels, 1, 1, 0, 1))
+    smallest = Col2imRowsShape(layer, Col2imRowsTile(1, INPUTS, 1, channels, 1, 1, 0, 0, 1))
     if not smallest.fits_products:
         return (
             f"an input gives to {smallest.columns} outputs of {channels} channels, in {smallest.output_rows} rows of a "

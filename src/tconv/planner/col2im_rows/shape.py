@@ -26,7 +26,7 @@ _MOST_BLOCKS = 4
 _CONSTANTS = (
     *("item_bytes", "threads", "channel_blocks", "weight_sets", "first_column", "strip_step", "output_rows", "teams"),
     *("shift_columns", "product_rows", "channel_steps", "k_steps", "k_tiles", "loaded_bytes", "step_loads"),
-    *("step_words", "weight_bytes", "buffer", "shared_bytes"),
+    *("step_words", "weight_bytes", "stage_bytes", "input_bytes", "input_rows", "buffer", "shared_bytes"),
 )
 
 
@@ -80,14 +80,24 @@ class Col2imRowsShape:
         return self.team_inputs // self.tile.columns
 
     @cached_property
+    def input_rows(self) -> int:
+        """Of a line."""
+        return self.tile.rows + self.height.shifts - 1
+
+    @cached_property
+    def column_step(self) -> int:
+        """What the first input of a strip is a multiple of."""
+        return most(2, self.tile.vector)
+
+    @cached_property
     def first_column(self) -> int:
         """The first input of the first strip."""
-        return max(0, self.width.first_position - (self.width.shifts - 1)) // 2 * 2
+        return max(0, self.width.first_position - (self.width.shifts - 1)) // self.column_step * self.column_step
 
     @cached_property
     def strip_step(self) -> int:
         """Inputs from the first of a strip to the first of the next one, which shares the others."""
-        return (self.tile.columns - (self.width.shifts - 1)) // 2 * 2
+        return (self.tile.columns - (self.width.shifts - 1)) // self.column_step * self.column_step
 
     # ---- columns of the product: what an input gives to ----
 
@@ -133,19 +143,24 @@ class Col2imRowsShape:
         return ceil_div(self.k_steps, self.tile.k_tile_steps)
 
     @cached_property
+    def staged(self) -> Array:
+        """Whether inputs come through shared memory."""
+        return self.tile.input_stages > 0
+
+    @cached_property
     def loaded_bytes(self) -> int:
-        """Of a lane's load: channels of one input, or neighbouring inputs of one channel."""
+        """Of a lane's load or copy: channels of one input, or neighbouring inputs of one channel."""
         of_channels = math.gcd(8, self.layer.in_channels_per_group * self.item_bytes)
         return where(self.tile.channels_last > 0, of_channels, self.tile.vector * self.item_bytes)
 
     @cached_property
     def step_loads(self) -> int:
-        """Loads of a lane for a step."""
+        """Loads or copies of a lane for a step."""
         return 16 // self.loaded_bytes
 
     @cached_property
     def step_words(self) -> int:
-        """Registers for what a lane loads of a step: two 16-bit items in one, if they are loaded at once."""
+        """Registers for what a lane reads of a step: two 16-bit items in one, if they are loaded at once."""
         return where(self.loaded_bytes == 2, 8, 4)
 
     # ---- shared memory, in bytes ----
@@ -153,6 +168,16 @@ class Col2imRowsShape:
     @cached_property
     def weight_bytes(self) -> int:
         return ceil_div(self.k_tiles * self.tile.k_tile_steps, 4) * self.product_rows * 128
+
+    @cached_property
+    def stage_bytes(self) -> int:
+        """Of a k-tile of a warpgroup's inputs."""
+        return self.tile.k_tile_steps * 32 * INPUTS
+
+    @cached_property
+    def input_bytes(self) -> int:
+        """Of all stages."""
+        return self.tile.warpgroups * self.tile.input_stages * self.stage_bytes
 
     @cached_property
     def buffer(self) -> int:
@@ -163,14 +188,15 @@ class Col2imRowsShape:
     @cached_property
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a block."""
-        return self.weight_bytes + self.teams * 2 * self.buffer * 4
+        return self.weight_bytes + self.input_bytes + self.teams * 2 * self.buffer * 4
 
     # ---- what a compiler and a GPU are expected to make of it; the kernel knows nothing of this ----
 
     @cached_property
     def registers(self) -> int:
         """Registers of a thread, estimated."""
-        return self.product_rows // 2 + self.tile.k_tile_steps * (self.step_words + 4) + self.output_rows + 62
+        of_step = where(self.staged, 4, self.step_words + 4)
+        return self.product_rows // 2 + self.tile.k_tile_steps * of_step + self.output_rows + 62
 
     @cached_property
     def fits_registers(self) -> Array:
