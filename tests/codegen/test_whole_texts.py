@@ -123,7 +123,9 @@ SPILLS = {
 REGISTERS = {
     "mma-2d-one-pixel-fp16-flat": 18,
     "mma-1d-k1-s3-fp32-resident": 10,
-    "col2im_rows-2d-k5-s2-wide-tf32-whole_last": 13,  # of one block a multiprocessor, which may take 255
+    # Of one block a multiprocessor, which may take 255.
+    "col2im_rows-2d-k5-s2-wide-tf32-whole_last": 13,
+    "col2im_rows-2d-k4-s2-multiplier-fp16-whole_last": 12,
 }
 
 

@@ -45,6 +45,7 @@ class Constants:
         alone: the same, for 32 outputs that are not summed position by position.
         block: of a block beside all else: from its launch to its first products, and from its last to its end.
         again: how much of that a block costs which follows another one.
+        once: how often an output's byte counts more where all blocks run at once: all load, then all store.
         together: blocks that share a multiprocessor take so much longer, as a power of their number.
         sectors: how often a byte counts that blocks load, mostly from the L2 cache, in whole sectors; all blocks
             share its rate.
@@ -71,6 +72,7 @@ class Constants:
     alone: float = 15.0
     block: float = 5400.0
     again: float = 0.572
+    once: float = 1.2
     together: float = 0.584
     sectors: float = 0.152
     memory: float = 0.904
@@ -142,6 +144,9 @@ def predict(
     )
     begun = (1 + fitted.again * (waves - 1)) * fitted.block / _CLOCK
     of_blocks = begun + parts[0] + parts[1] + parts[2] + parts[3] + parts[4] + parts[5]
+    written = 32.0 * outputs * blocks * layer.item_bytes / gpu.copy_bandwidth
+    at_end = (waves == 1) & shape.inputs_in_stages & (tile.prepared_inputs == 0)
+    of_blocks = of_blocks + where(at_end, fitted.once * written, 0.0)
     seconds = (of_blocks**2 + parts[6] ** 2) ** 0.5
     inputs = 1.0 * problem.batch * math.prod(problem.input_size) * layer.in_channels * layer.item_bytes
     ordering = where(tile.prepared_inputs > 0, fitted.ordering + fitted.ordered * inputs / gpu.copy_bandwidth, 0.0)

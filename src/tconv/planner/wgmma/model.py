@@ -79,7 +79,7 @@ class Constants:
     store: float = 1.06
     own: float = 2.667
     sector: float = 0.01139
-    part: float = 250
+    part: float = 125
     scattered: float = 2.2
     overlapped: float = 0.03269
     cache: float = 25.57
