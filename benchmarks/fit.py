@@ -1,4 +1,5 @@
-"""Fits the constants of the planner's models to the tiles of benchmarks/results/tiles.json and tiles-FAMILY.json.
+"""Fits the constants of the planner's models to the tiles of benchmarks/results/tiles.json, tiles-small.json and
+tiles-FAMILY.json.
 
     PYTHONPATH=src python3 benchmarks/fit.py --family mma
 
@@ -138,7 +139,8 @@ def main() -> int:
     parser.add_argument("--tiles", metavar="NAME", help="the results to read, and no others")
     options = parser.parse_args()
     family = options.family
-    names = [options.tiles] if options.tiles else ["tiles", f"tiles-{family.removesuffix('-resident')}"]
+    of_family = f"tiles-{family.removesuffix('-resident')}"
+    names = [options.tiles] if options.tiles else ["tiles", "tiles-small", of_family]
     stored = [found for name in names if (found := load(name)) is not None]
     layers = [one for found in stored for one in measured(family, found)]
     if not layers:

@@ -4,8 +4,8 @@
 # torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.
 # The model file begins at line 435, the kernels at line 513.
 #
-#   conv_transpose2d  2-D 64→128 k(3,5) s1 tf32  wgmma: 132 blocks of 384, 224400 bytes of shared memory
-#                                                any size: wgmma: 132 blocks of 384, 224480 bytes of shared memory
+#   conv_transpose2d  2-D 64→128 k(3,5) s1 tf32  wgmma: 131 blocks of 384, 224400 bytes of shared memory
+#                                                any size: wgmma: 132 blocks of 384, 224496 bytes of shared memory
 #
 # Made for float32 only (others: --types), at any batch and map size.
 # Runs on tensor cores of Hopper, 9.0.
@@ -41,7 +41,7 @@ _Kernel = namedtuple(
 _RECORDED = {
     _Layer(64, 128, (3, 5), (1, 1), (0, 0), (1, 1), 1, False, torch.float32): [
         _Kernel("wgmma", "conv_transpose2d", 0, shared_bytes=224400, columns=4, tf32=True, weight_bytes=491520),
-        _Kernel("wgmma", "conv_transpose2d_any_size", 1, shared_bytes=224480, tf32=True, weight_bytes=491520),
+        _Kernel("wgmma", "conv_transpose2d_any_size", 1, shared_bytes=224496, tf32=True, weight_bytes=491520),
     ],
 }
 
@@ -279,7 +279,7 @@ def _define(space):
     return defined
 
 # torch.compile and dispatch modes see a call as this one operator. Its namespace has the digest of this file.
-_OPERATOR = _define("tconv_28aeb09d4273a4f8")
+_OPERATOR = _define("tconv_d6dc0ebe5adb2366")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # modules keep their options like this
@@ -595,7 +595,6 @@ constexpr int kBatches = 2;  // that have fragments in registers
 // Registers of a thread that multiplies, and of a thread that loads: a multiprocessor has 65,536.
 constexpr int kConsumerRegisters = 208;
 constexpr int kProducerRegisters = 504 - 2 * kConsumerRegisters;
-constexpr int kPatchLanes = 96;
 constexpr long long kSetBytes = 491520;
 // The weights of an input channel in a block, and those of them that are loaded at once, because they are neighbours
 // in memory from a multiple of as many on.
@@ -916,10 +915,11 @@ template <class Kernel> struct BlockTiles {
         rows(ceil_div(row_positions, Kernel::block_tile_rows)),
         depths(depth_positions) {}
 
-  TCONV_DEVICE int count(int batch) const { return columns * rows * depths * batch; }
+  TCONV_DEVICE int count(int batch) const { return columns * rows * depths * ceil_div(batch,
+      Kernel::block_tile_images); }
   TCONV_DEVICE BlockTilePosition block_tile(int number) const {
     const int row = number / columns, depth = row / rows;
-    return {depth / depths, depth % depths, row % rows * Kernel::block_tile_rows,
+    return {depth / depths * Kernel::block_tile_images, depth % depths, row % rows * Kernel::block_tile_rows,
             number % columns * Kernel::block_tile_columns};
   }
 };
@@ -958,15 +958,15 @@ template <class Kernel> struct InputMap {
 // weight sets a block keeps its set. Other blocks have one work each. An offset within a block spans at most
 // `input_reach` channels of the input and `output_reach` of the output.
 template <class Kernel>
-TCONV_CONSTANT Launch block_tiles_launch(const Sizes& sizes, const int (&positions)[3], int at_once) {
-  const long long works = static_cast<long long>(1) * sizes.batch * positions[0] *
+TCONV_CONSTANT Launch block_tiles_launch(const Sizes& sizes, const int (&positions)[3], int at_once, int input_reach) {
+  const long long works = static_cast<long long>(1) * ceil_div(sizes.batch, Kernel::block_tile_images) * positions[0] *
       ceil_div(positions[1], Kernel::block_tile_rows) * ceil_div(positions[2], Kernel::block_tile_columns);
   const long long most = larger(1, at_once), turns = ceil_div(works, most);
   Launch launch = {};
   launch.blocks = ceil_div(works, turns);
   launch.counted = works + launch.blocks;  // a walk ends beyond the last work, by less than a grid
   launch.threads = kThreads, launch.shared_bytes = Kernel::shared_bytes;
-  launch.wide_index = larger(plane_of(sizes.input) * kGroupInChannels, plane_of(sizes.output)) >= index_limit;
+  launch.wide_index = larger(plane_of(sizes.input) * input_reach, plane_of(sizes.output)) >= index_limit;
   launch.weight_blocks = (kPreparingItems + static_cast<long long>(preparing_threads) - 1) /
       static_cast<long long>(preparing_threads);
   launch.weight_bytes = kSetBytes;
@@ -1029,8 +1029,8 @@ template <class Kernel> TCONV_DEVICE BlockTilePosition wgmma_in_block_tile(int n
 template <class Kernel>
 TCONV_DEVICE bool wgmma_is_in_block_tile(int number) { return number * kPositionTiles < Kernel::block_tile_positions; }
 
-// The works of a grid: every block tile with every set of weights. Works with the same block tile follow each other; if
-// `group_by_group`, of a group, and works of a group follow each other. A block does every gridDim.x-th work.
+// The works of a grid: every block tile with every set of weights, in the order of `BlockOrder`. A block does every
+// gridDim.x-th work.
 template <class Kernel> struct WgmmaWork {
   BlockTiles<Kernel> block_tiles;
   int count, number;
@@ -1076,16 +1076,16 @@ template <int Count> struct WgmmaStages {
 template <class Kernel, class Copies>
 TCONV_DEVICE void wgmma_copy_patches(Copies& copies, int thread, int k_tile, const float* first, int plane,
     unsigned inside, const int (&offsets)[Kernel::thread_patches], unsigned char* to) {
-  const long long pitch = static_cast<long long>(1) * plane;
+  constexpr int lanes = Kernel::patch_lanes, sharers = kLoaders / lanes;
+  const long long pitch = static_cast<long long>(sharers) * plane;
   const float* from = first + k_tile * Kernel::k_tile_channels * static_cast<long long>(plane);
-  to += thread / kPatchLanes * Kernel::channel_bytes + thread % kPatchLanes * Kernel::patch_bytes;
+  to += thread / lanes * Kernel::channel_bytes + thread % lanes * Kernel::patch_bytes;
   // A copy reads the registers of its address late. Unrolled, copies in flight have registers of their own.
-#pragma unroll(Kernel::thread_patches < 4 ? 4 / Kernel::thread_patches : 1)
-  for (int turn = 0; turn < Kernel::k_tile_channels; ++turn) {
+#pragma unroll(1)
+  for (int turn = 0; turn < ceil_div(Kernel::k_tile_channels, sharers); ++turn) {
     TCONV_UNROLL for (int i = 0; i < Kernel::thread_patches; ++i)
-      if ((i + 1) * kPatchLanes <= Kernel::halo_patches || thread % kPatchLanes + i *
-          kPatchLanes < Kernel::halo_patches)
-        copies.begin(to + turn * Kernel::channel_bytes + i * kPatchLanes * Kernel::patch_bytes, from + offsets[i],
+      if ((i + 1) * lanes <= Kernel::halo_patches || thread % lanes + i * lanes < Kernel::halo_patches)
+        copies.begin(to + turn * sharers * Kernel::channel_bytes + i * lanes * Kernel::patch_bytes, from + offsets[i],
                      (inside >> i & 1u) != 0);
     from += pitch;
   }
@@ -1107,16 +1107,17 @@ TCONV_DEVICE void wgmma_load_inputs(const WgmmaWork<Kernel>& first_work, int thr
     const float* const of_image = x + static_cast<long long>(halo.image) * kGroupInChannels * map.plane;
     // Inputs that are copied channel by channel, as they lie in global memory: a thread copies some patches of
     // neighbouring columns, each in some channels of a k-tile.
+    constexpr int lanes = Kernel::patch_lanes;
     inside = 0;
     // Block tiles begin at multiples of a patch, halos anywhere: a row's first patch begins `lead` columns before the
     // halo.
     const int lead = (halo.column % Kernel::patch_columns + Kernel::patch_columns) % Kernel::patch_columns;
     TCONV_UNROLL for (int i = 0; i < Kernel::thread_patches; ++i) {
-      const int patch = thread % kPatchLanes + i * kPatchLanes;
+      const int patch = thread % lanes + i * lanes;
       const auto place =
           map.place(halo, patch / Kernel::row_patches, patch % Kernel::row_patches * Kernel::patch_columns - lead);
       if (patch < Kernel::halo_patches && place.inside) inside |= 1u << i;
-      offsets[i] = (place.image * kGroupInChannels + thread / kPatchLanes) * map.plane + place.position;
+      offsets[i] = (place.image * kGroupInChannels + thread / lanes) * map.plane + place.position;
     }
 #pragma unroll 1
     for (int k_tile = 0; k_tile < Kernel::k_tiles; ++k_tile) {
@@ -1131,7 +1132,8 @@ TCONV_DEVICE void wgmma_load_inputs(const WgmmaWork<Kernel>& first_work, int thr
 
 template <class Kernel> TCONV_CONSTANT Launch wgmma_launch(const Sizes& sizes) {
   const int positions[] = {sizes.output[0], sizes.output[1], sizes.output[2]};
-  Launch launch = block_tiles_launch<Kernel>(sizes, positions, sizes.multiprocessors);
+  Launch launch = block_tiles_launch<Kernel>(sizes, positions, sizes.multiprocessors,
+      Kernel::block_tile_images * kGroupInChannels);
   return launch;
 }
 
@@ -1342,10 +1344,10 @@ template <class Kernel> TCONV_DEVICE void wgmma_weights(const float* weight, flo
   const long long item = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (item >= kPreparingItems) return;
   Digits digits(item);
-  const int number = digits.next(kBlockUnits), channel_block = digits.next(1), group = static_cast<int>(digits.rest);
+  const int number = digits.next(kBlockUnits);
   WgmmaWeightUnit<Kernel> unit;
-  unit.read(weight, group, channel_block, number, true);
-  unit.write(reinterpret_cast<unsigned char*>(prepared) + (static_cast<long long>(group) + channel_block) * kSetBytes);
+  unit.read(weight, 0, 0, number, true);
+  unit.write(reinterpret_cast<unsigned char*>(prepared));
 }
 
 // Loads weights, visit by visit. One thread of warp 8 does this. It waits until the products that read a stage are
@@ -1568,21 +1570,23 @@ TCONV_DEVICE void wgmma(const float* x, const float* weight, float* y, int y_cha
 // 2-D 64->128 k(3,5) s1 tf32
 struct conv_transpose2d_layer {
   using Rows = FactorRows<128>;
-  static constexpr int block_tile_columns = 40, block_tile_rows = 6, halo_rows = 8, shared_bytes = 224400, k_tiles = 2,
-      k_tile_vectors = 8, piece_bytes = 16384, stacked_rows = 3, block_tile_positions = 240, thread_patches = 1,
-      patch_columns = 4, row_patches = 11, halo_patches = 88, k_tile_channels = 32, channel_bytes = 1440, patch_bytes
-      = 16, input_stages = 2, inputs_at = 114688, input_stage_bytes = 46080, k_tile_bytes = 128, weight_stages = 7,
-          weight_stage_bytes = 16384, row_places = 44, k_tile_steps = 4;
+  static constexpr int block_tile_columns = 24, block_tile_rows = 10, block_tile_images = 1, halo_rows = 12,
+      shared_bytes = 224400, k_tiles = 2, k_tile_vectors = 8, piece_bytes = 16384, stacked_rows = 5,
+      block_tile_positions = 240, thread_patches = 7, patch_lanes = 12, patch_columns = 4, row_patches = 7,
+      halo_patches = 84, k_tile_channels = 32, channel_bytes = 1440, patch_bytes = 16, input_stages = 2, inputs_at =
+      114688, input_stage_bytes = 46080, k_tile_bytes = 128, weight_stages = 7, weight_stage_bytes = 16384,
+          row_places = 28, k_tile_steps = 4;
 };
 
 // 2-D 64->128 k(3,5) s1 tf32
 struct conv_transpose2d_any_size_layer {
   using Rows = FactorRows<64>;
-  static constexpr int block_tile_columns = 112, block_tile_rows = 2, halo_rows = 4, shared_bytes = 224480, k_tiles = 4,
-      k_tile_vectors = 4, piece_bytes = 8192, stacked_rows = 1, block_tile_positions = 224, thread_patches = 5,
-      patch_columns = 1, row_patches = 116, halo_patches = 464, k_tile_channels = 16, channel_bytes = 1952,
-      patch_bytes = 4, input_stages = 4, inputs_at = 81920, input_stage_bytes = 31232, k_tile_bytes = 64,
-      weight_stages = 10, weight_stage_bytes = 8192, row_places = 116, k_tile_steps = 2;
+  static constexpr int block_tile_columns = 32, block_tile_rows = 4, block_tile_images = 2, halo_rows = 6, shared_bytes
+      = 224496, k_tiles = 4, k_tile_vectors = 4, piece_bytes = 8192, stacked_rows = 2, block_tile_positions = 256,
+          thread_patches = 5, patch_lanes = 96, patch_columns = 1, row_patches = 36, halo_patches = 432,
+          k_tile_channels =
+      16, channel_bytes = 1824, patch_bytes = 4, input_stages = 4, inputs_at = 90112, input_stage_bytes = 29184,
+          k_tile_bytes = 64, weight_stages = 11, weight_stage_bytes = 8192, row_places = 36, k_tile_steps = 2;
 };
 
 TCONV_CONSTANT Launch conv_transpose2d_launch(const Sizes& sizes) {

@@ -279,7 +279,7 @@ def _define(space):
     return defined
 
 # torch.compile and dispatch modes see a call as this one operator. Its namespace has the digest of this file.
-_OPERATOR = _define("tconv_0582445807bcc59e")
+_OPERATOR = _define("tconv_99ae7dfe41f8e0c6")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # modules keep their options like this
@@ -1024,8 +1024,8 @@ TCONV_DEVICE BlockTilePosition wgmma_in_block_tile(int number, int tile) {
   return position;
 }
 
-// The works of a grid: every block tile with every set of weights. Works with the same block tile follow each other; if
-// `group_by_group`, of a group, and works of a group follow each other. A block does every gridDim.x-th work.
+// The works of a grid: every block tile with every set of weights, in the order of `BlockOrder`. A block does every
+// gridDim.x-th work.
 struct WgmmaWork {
   BlockTiles block_tiles;
   int count, number;
@@ -1335,10 +1335,10 @@ TCONV_DEVICE void wgmma_weights(const float* weight, float* prepared) {
   const long long item = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (item >= kPreparingItems) return;
   Digits digits(item);
-  const int number = digits.next(kBlockUnits), channel_block = digits.next(1), group = static_cast<int>(digits.rest);
+  const int number = digits.next(kBlockUnits);
   WgmmaWeightUnit unit;
-  unit.read(weight, group, channel_block, number, true);
-  unit.write(reinterpret_cast<unsigned char*>(prepared) + (static_cast<long long>(group) + channel_block) * kSetBytes);
+  unit.read(weight, 0, 0, number, true);
+  unit.write(reinterpret_cast<unsigned char*>(prepared));
 }
 
 // Loads weights, visit by visit. One thread of warp 8 does this. It waits until the products that read a stage are

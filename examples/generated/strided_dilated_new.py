@@ -274,7 +274,7 @@ def _define(space):
     return defined
 
 # torch.compile and dispatch modes see a call as this one operator. Its namespace has the digest of this file.
-_OPERATOR = _define("tconv_73ca713349d250f0")
+_OPERATOR = _define("tconv_353936382a4bdc2b")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # modules keep their options like this
@@ -1081,10 +1081,9 @@ TCONV_DEVICE bool wgmma_is_in_block_tile(int number, int tile) {
   return number + tile * kPositionNumbers < kBlockTilePositions;
 }
 
-// The works of a grid: every block tile with every set of weights. Works with the same block tile follow each other; if
-// `group_by_group`, of a group, and works of a group follow each other. A block does every gridDim.x-th work.
+// The works of a grid: every block tile with every set of weights, in the order of `BlockOrder`. A block does every
+// gridDim.x-th work.
 template <class Kernel> struct WgmmaWork {
-  static constexpr int sets = kChannelBlocks;  // that follow each other
   BlockTiles<Kernel> block_tiles;
   int count, number;
 
@@ -1094,7 +1093,7 @@ template <class Kernel> struct WgmmaWork {
 
   TCONV_DEVICE void next() { number += static_cast<int>(gridDim.x); }
 
-  TCONV_DEVICE BlockTilePosition block_tile() const { return block_tiles.block_tile(number / sets); }
+  TCONV_DEVICE BlockTilePosition block_tile() const { return block_tiles.block_tile(number / 4); }
   // The halo's first input, which may lie outside the image.
   TCONV_DEVICE BlockTilePosition halo() const {
     const BlockTilePosition from = block_tile();
@@ -1110,9 +1109,9 @@ struct WgmmaStages {
   int turn = 0;  // stage + Count * parity
 
   TCONV_DEVICE explicit WgmmaStages(unsigned char* barriers) : barriers(barriers) {}
-  TCONV_DEVICE static void make(unsigned char* barriers, int producers, int consumers) {
+  TCONV_DEVICE static void make(unsigned char* barriers, int consumers) {
     for (int i = 0; i < 4; ++i) {
-      make_barrier(barriers + 16 * i, producers);
+      make_barrier(barriers + 16 * i, kLoaders);
       make_barrier(barriers + 16 * i + 8, consumers);
     }
   }
@@ -1433,25 +1432,6 @@ struct WgmmaWeightUnit {
   }
 };
 
-// Prepares a block's own weights in shared memory, where they stay. All threads that multiply do this.
-template <class Kernel> TCONV_DEVICE void wgmma_own_weights(const float* weight, const WgmmaWork<Kernel>& work,
-                                    int thread, unsigned char* shared) {
-  // Loads of some units are on their way together, of 256 bytes.
-  constexpr int threads = 128 * kConsumers, turns = (kBlockUnits + threads - 1) / threads;
-  constexpr int most = 256 / static_cast<int>(sizeof(WgmmaWeightUnit::loaded)), at_once = turns < most ? turns : most;
-  const int channel_block = work.number % work.sets % kChannelBlocks;
-#pragma unroll 1
-  for (int number = thread; number < kBlockUnits; number += at_once * threads) {
-    WgmmaWeightUnit units[at_once];
-    TCONV_UNROLL for (int i = 0; i < at_once; ++i)
-      units[i].read(weight, 0, channel_block, number + i * threads, number + i * threads < kBlockUnits);
-    TCONV_UNROLL for (int i = 0; i < at_once; ++i)
-      if (number + i * threads < kBlockUnits) units[i].write(shared);
-  }
-  show_to_products();
-  meet<threads>(4);
-}
-
 // A thread of a warpgroup that multiplies.
 template <class Kernel> struct WgmmaConsumer {
 
@@ -1587,7 +1567,7 @@ TCONV_DEVICE void wgmma(const float* x, const float* weight, float* y, int y_cha
   unsigned char* const weight_barriers = shared + Kernel::barriers_at;
   unsigned char* const input_barriers = weight_barriers + 16 * kWeightStages;
   if (threadIdx.x == 0) {
-    WgmmaStages::make(input_barriers, kLoaders, 128 * kConsumers);
+    WgmmaStages::make(input_barriers, 128 * kConsumers);
     show_barriers();
   }
   __syncthreads();
@@ -1601,7 +1581,21 @@ TCONV_DEVICE void wgmma(const float* x, const float* weight, float* y, int y_cha
   if (warp < 4 * kConsumers) {
     take_registers<kConsumerRegisters>();
     // Prepared inputs apart, no kernel is on its way that could write what is read here.
-    wgmma_own_weights<Kernel>(weight, first_work(), thread, shared);
+    // Prepares a block's own weights in shared memory, where they stay. All threads that multiply do this.
+    // Loads of some units are on their way together, of 256 bytes.
+    constexpr int threads = 128 * kConsumers, turns = (kBlockUnits + threads - 1) / threads;
+    constexpr int most = 256 / static_cast<int>(sizeof(WgmmaWeightUnit::loaded)), at_once = turns < most ? turns : most;
+    const int channel_block = first_work().number % 4;
+#pragma unroll 1
+    for (int number = thread; number < kBlockUnits; number += at_once * threads) {
+      WgmmaWeightUnit units[at_once];
+      TCONV_UNROLL for (int i = 0; i < at_once; ++i)
+        units[i].read(weight, 0, channel_block, number + i * threads, number + i * threads < kBlockUnits);
+      TCONV_UNROLL for (int i = 0; i < at_once; ++i)
+        if (number + i * threads < kBlockUnits) units[i].write(shared);
+    }
+    show_to_products();
+    meet<threads>(4);
     wait_for_kernel_before();  // that kernel may still write where outputs go
     WgmmaConsumer<Kernel> consumer(shared, warp, lane);
     for (WgmmaWork<Kernel> work = first_work(); (work.number < work.count); work.next()) {
@@ -1611,7 +1605,7 @@ TCONV_DEVICE void wgmma(const float* x, const float* weight, float* y, int y_cha
       const int columns = renewed(output_width);
       const unsigned own_thread = static_cast<unsigned>(renewed(thread));
       work = WgmmaWork<Kernel>(images, depths, rows, columns, renewed(work.number));
-      const int channel = work.number % work.sets % kChannelBlocks * kChannels;
+      const int channel = work.number % 4 * kChannels;
       const long long plane = static_cast<long long>(depths) * rows * columns, first = 0;
       WgmmaStore<Kernel>{ consumer.accumulators, y + (first + channel) * plane, work.block_tile(), 0, channel,
           reinterpret_cast<float*>(shared + Kernel::staged_at + warp / 4 * kStagedBytes),

@@ -11,10 +11,10 @@
 #                                          any size: wgmma: 132 blocks of 384, 216720 bytes of shared memory
 #                                          into 256 channels
 #   ups.2.up  2-D 128→64 k2 s2 bias tf32   wgmma: 128 blocks of 384, 217728 bytes of shared memory
-#                                          any size: wgmma: 128 blocks of 384, 201344 bytes of shared memory
+#                                          any size: wgmma: 118 blocks of 384, 217728 bytes of shared memory
 #                                          into 128 channels
 #   ups.3.up  2-D 64→32 k2 s2 bias tf32    wgmma: 128 blocks of 384, 117376 bytes of shared memory
-#                                          any size: wgmma: 128 blocks of 384, 135776 bytes of shared memory
+#                                          any size: wgmma: 115 blocks of 384, 184928 bytes of shared memory
 #                                          into 64 channels
 #
 # Made for float32 only (others: --types), at any batch and map size.
@@ -62,11 +62,11 @@ _RECORDED = {
     ],
     _Layer(128, 64, (2, 2), (2, 2), (0, 0), (1, 1), 1, True, torch.float32): [
         _Kernel("wgmma", "conv_ups_2_up", 4, shared_bytes=217728, columns=4, tf32=True, weight_bytes=131072),
-        _Kernel("wgmma", "conv_ups_2_up_any_size", 5, shared_bytes=201344, tf32=True, weight_bytes=131072),
+        _Kernel("wgmma", "conv_ups_2_up_any_size", 5, shared_bytes=217728, tf32=True, weight_bytes=131072),
     ],
     _Layer(64, 32, (2, 2), (2, 2), (0, 0), (1, 1), 1, True, torch.float32): [
         _Kernel("wgmma", "conv_ups_3_up", 6, shared_bytes=117376, columns=4, tf32=True),
-        _Kernel("wgmma", "conv_ups_3_up_any_size", 7, shared_bytes=135776, tf32=True),
+        _Kernel("wgmma", "conv_ups_3_up_any_size", 7, shared_bytes=184928, tf32=True),
     ],
 }
 
@@ -305,7 +305,7 @@ def _define(space):
     return defined
 
 # torch.compile and dispatch modes see a call as this one operator. Its namespace has the digest of this file.
-_OPERATOR = _define("tconv_e100c2b903855eb7")
+_OPERATOR = _define("tconv_8a5983cc4fda3665")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # modules keep their options like this
@@ -1127,6 +1127,16 @@ template <class Kernel> struct BlockTiles {
   }
 };
 
+// What a block has, by its number: a group, one of the group's `sets` of weights, and one of the map's `block_tiles`.
+// Blocks with the same inputs are neighbours, and so are those of a group, because the L2 cache may not hold the
+// weights of all. Where blocks keep their weights, or groups share lines of the cache (`groups_beside`), a block tile's
+// groups follow each other: blocks with the same set are then a multiple of all sets apart.
+template <int sets, bool groups_beside> struct BlockOrder {
+  static TCONV_DEVICE int set_of(int number) { return sets == 1 ? 0 : number % sets; }
+  static TCONV_DEVICE int group_of(int number, int block_tiles) { return 0; }
+  static TCONV_DEVICE int block_tile_of(int number, int block_tiles) { return number / sets; }
+};
+
 // The first input of a block tile's halo, where its block has all shifts. It may lie outside the map.
 TCONV_DEVICE BlockTilePosition halo_of(const BlockTilePosition& block_tile) {
   return {block_tile.image, block_tile.depth, block_tile.row, block_tile.column};
@@ -1257,10 +1267,10 @@ template <class Kernel> TCONV_DEVICE bool wgmma_is_in_block_tile(int number, int
   return number + tile * kPositionNumbers < Kernel::block_tile_positions;
 }
 
-// The works of a grid: every block tile with every set of weights. Works with the same block tile follow each other; if
-// `group_by_group`, of a group, and works of a group follow each other. A block does every gridDim.x-th work.
+// The works of a grid: every block tile with every set of weights, in the order of `BlockOrder`. A block does every
+// gridDim.x-th work.
 template <class Kernel> struct WgmmaWork {
-  static constexpr int sets = Kernel::weight_sets;  // that follow each other
+  using Order = BlockOrder<Kernel::row_blocks, true>;
   BlockTiles<Kernel> block_tiles;
   int count, number;
 
@@ -1270,17 +1280,16 @@ template <class Kernel> struct WgmmaWork {
 
   TCONV_DEVICE void next() { number += static_cast<int>(gridDim.x); }
 
-  TCONV_DEVICE int set() const {
-    if (sets == 1) return 0;
-    return number % sets;
+  // Of the group's sets. Where some have no taps they move on by one with every round of the grid. Otherwise a block
+  // would have the same set each time, and the few that have taps would do all the multiplying.
+  TCONV_DEVICE int set() const { return Kernel::Order::set_of(number); }
+  TCONV_DEVICE int group() const { return Kernel::Order::group_of(number, count / Kernel::weight_sets); }
+  TCONV_DEVICE int first_phase() const { return Kernel::phase_sets == 1 ? 0 : set() % Kernel::phase_sets *
+      Kernel::phases; }
+  TCONV_DEVICE int channel_block() const { return Kernel::channel_blocks == 1 ? 0 : set() / Kernel::phase_sets; }
+  TCONV_DEVICE BlockTilePosition block_tile() const {
+    return block_tiles.block_tile(Kernel::Order::block_tile_of(number, count / Kernel::weight_sets));
   }
-  TCONV_DEVICE int first_phase() const {
-    return Kernel::phase_sets == 1 ? 0 : set() % Kernel::phase_sets * Kernel::phases;
-  }
-  TCONV_DEVICE int channel_block() const {
-    return Kernel::channel_blocks == 1 ? 0 : set() / Kernel::phase_sets % Kernel::channel_blocks;
-  }
-  TCONV_DEVICE BlockTilePosition block_tile() const { return block_tiles.block_tile(number / sets); }
   // The halo's first input, which may lie outside the image.
   TCONV_DEVICE BlockTilePosition halo() const {
     const BlockTilePosition from = block_tile();
@@ -1643,13 +1652,31 @@ template <class Kernel> TCONV_DEVICE void wgmma_weights(const float* weight, flo
   const long long item = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (item >= Kernel::preparing_items) return;
   Digits<Kernel::preparing_items> digits(item);
-  const int number = digits.next(Kernel::block_units), channel_block = digits.next(Kernel::channel_blocks);
-  const int group = static_cast<int>(digits.rest);
+  const int number = digits.next(Kernel::block_units);
+  const int channel_block = Kernel::channel_blocks == 1 ? 0 : digits.next(Kernel::channel_blocks);
   WgmmaWeightUnit<Kernel> unit;
-  unit.read(weight, group, channel_block, number, true);
-  unit.write(reinterpret_cast<unsigned char*>(prepared) +
-             (static_cast<long long>(group) * Kernel::channel_blocks + channel_block) * Kernel::phase_sets *
-                 Kernel::set_bytes);
+  unit.read(weight, 0, channel_block, number, true);
+  unit.write(reinterpret_cast<unsigned char*>(prepared) + channel_block * Kernel::phase_sets * Kernel::set_bytes);
+}
+
+// Prepares a block's own weights in shared memory, where they stay. All threads that multiply do this.
+template <class Kernel> TCONV_DEVICE void wgmma_own_weights(const float* weight, const WgmmaWork<Kernel>& work,
+                                    int thread, unsigned char* shared) {
+  // Loads of some units are on their way together, of 256 bytes.
+  constexpr int threads = 128 * kConsumers, turns = ceil_div(Kernel::block_units, threads);
+  constexpr int most = 256 / static_cast<int>(sizeof(WgmmaWeightUnit<Kernel>::loaded)),
+      at_once = turns < most ? turns : most;
+  const int group = work.group(), channel_block = work.channel_block();
+#pragma unroll 1
+  for (int number = thread; number < Kernel::block_units; number += at_once * threads) {
+    WgmmaWeightUnit<Kernel> units[at_once];
+    TCONV_UNROLL for (int i = 0; i < at_once; ++i)
+      units[i].read(weight, group, channel_block, number + i * threads, number + i * threads < Kernel::block_units);
+    TCONV_UNROLL for (int i = 0; i < at_once; ++i)
+      if (number + i * threads < Kernel::block_units) units[i].write(shared);
+  }
+  show_to_products();
+  meet<threads>(4);
 }
 
 // Loads weights, visit by visit. One thread of warp 8 does this. It waits until the products that read a stage are
@@ -1658,7 +1685,7 @@ template <class Kernel> TCONV_DEVICE void wgmma_load_weights(const WgmmaWork<Ker
                                       unsigned char* barriers, const unsigned char* prepared) {
   WgmmaStages<Kernel::weight_stages> stages(barriers);
   for (WgmmaWork<Kernel> work = first_work; (work.number < work.count); work.next()) {
-    const unsigned char* const set = prepared + work.set() * Kernel::set_bytes;
+    const unsigned char* const set = prepared + (work.group() * Kernel::row_blocks + work.set()) * Kernel::set_bytes;
     int visits = 1;
 #pragma unroll 1
     for (int k_tile = 0; k_tile < Kernel::k_tiles; ++k_tile) {
@@ -1845,25 +1872,7 @@ TCONV_DEVICE void wgmma(const float* x, const float* weight, const float* bias, 
   if (warp < 4 * kConsumers) {
     take_registers<kConsumerRegisters>();
     // Prepared inputs apart, no kernel is on its way that could write what is read here.
-    if (Kernel::own_weights) {
-                               // Prepares a block's own weights in shared memory, where they stay. All threads that
-                               // multiply do this. Loads of some units are on their way together, of 256 bytes.
-                               constexpr int threads = 128 * kConsumers, turns = ceil_div(Kernel::block_units, threads);
-                               constexpr int most = 256 / static_cast<int>(sizeof(WgmmaWeightUnit<Kernel>::loaded)),
-                                   at_once = turns < most ? turns : most;
-                               const int channel_block = first_work().channel_block();
-#pragma unroll 1
-                               for (int number = thread; number < Kernel::block_units; number += at_once * threads) {
-                                 WgmmaWeightUnit<Kernel> units[at_once];
-                                 TCONV_UNROLL for (int i = 0; i < at_once; ++i)
-                                   units[i].read(weight, 0, channel_block, number + i * threads,
-                                       number + i * threads < Kernel::block_units);
-                                 TCONV_UNROLL for (int i = 0; i < at_once; ++i)
-                                   if (number + i * threads < Kernel::block_units) units[i].write(shared);
-                               }
-                               show_to_products();
-                               meet<threads>(4);
-                             }
+    if (Kernel::own_weights) wgmma_own_weights<Kernel>(weight, first_work(), thread, shared);
     wait_for_kernel_before();  // that kernel may still write where outputs go
     WgmmaConsumer<Kernel> consumer(shared, warp, lane);
     for (WgmmaWork<Kernel> work = first_work(); (work.number < work.count); work.next()) {
@@ -1874,7 +1883,8 @@ TCONV_DEVICE void wgmma(const float* x, const float* weight, const float* bias, 
       const unsigned own_thread = static_cast<unsigned>(renewed(thread));
       work = WgmmaWork<Kernel>(images, depths, rows, columns, renewed(work.number));
       const int channel = work.channel_block() * Kernel::channels;
-      const long long plane = static_cast<long long>(depths) * rows * columns, first = 0;
+      const long long plane = static_cast<long long>(depths) * rows * columns;
+      const long long first = static_cast<long long>(work.group()) * Kernel::group_out_channels;
       const Epilogue epilogue{bias + first};
       WgmmaStore<Kernel>{ consumer.accumulators, epilogue, y + (first + channel) * plane, work.block_tile(),
           work.first_phase(), channel, reinterpret_cast<float*>(shared + Kernel::staged_at + warp / 4 * kStagedBytes),
@@ -1898,127 +1908,137 @@ TCONV_DEVICE void wgmma(const float* x, const float* weight, const float* bias, 
 
 // 2-D 512->256 k2 s2 bias tf32
 struct conv_ups_0_up_layer {
+  using Order = BlockOrder<8, 1>;
   using Rows = FactorRows<128>;
   static constexpr int group_in_channels = 512, block_tile_columns = 16, block_tile_rows = 8, block_tile_images = 1,
       halo_rows = 8, weight_sets = 8, shared_bytes = 217792, group_out_channels = 256, stacked_rows = 8,
-      block_tile_positions = 128, phase_sets = 2, phases = 2, channel_blocks = 4, thread_patches = 1, patch_lanes =
-      32, patch_columns = 4, row_patches = 4, halo_patches = 32, k_tile_channels = 32, channel_bytes = 544,
-          patch_bytes = 16, input_stages = 4, inputs_at = 131072, input_stage_bytes = 17408, k_tiles = 16,
-          k_tile_vectors
-      = 8, resident = 0, position_tiles = 1, product_rows = 128, product_phases =
-      2, channels = 64, whole_channels = 1, most_width = 4, block_units = 8192, block_weights = 256, k_tile_pieces =
-      2, piece_bytes = 8192, k_tile_bytes = 128, weight_stages = 8, weight_stage_bytes = 16384, batch_steps = 2,
-          fragments = 1, barriers_at = 217600, row_places = 16, k_tile_steps = 4, own_weights = 0, staged_at = 200704;
+      block_tile_positions = 128, row_blocks = 8, phase_sets = 2, phases = 2, channel_blocks = 4, thread_patches = 1,
+      patch_lanes = 32, patch_columns = 4, row_patches = 4, halo_patches = 32, k_tile_channels = 32, channel_bytes =
+      544, patch_bytes = 16, input_stages = 4, inputs_at = 131072, input_stage_bytes = 17408, k_tiles = 16,
+          k_tile_vectors = 8, resident = 0, position_tiles = 1, product_rows = 128, product_phases = 2, channels = 64,
+          whole_channels = 1, most_width = 4, block_units = 8192, block_weights = 256, k_tile_pieces = 2,
+          piece_bytes = 8192, k_tile_bytes = 128, weight_stages = 8, weight_stage_bytes = 16384, batch_steps = 2,
+          fragments = 1, barriers_at = 217600, row_places = 16, k_tile_steps
+      = 4, own_weights = 0, staged_at = 200704;
   static constexpr long long preparing_items = 32768, weight_bytes = 2097152, set_bytes = 262144;
 };
 
 // 2-D 512->256 k2 s2 bias tf32
 struct conv_ups_0_up_any_size_layer {
+  using Order = BlockOrder<4, 1>;
   using Rows = FactorRows<128>;
   static constexpr int group_in_channels = 512, block_tile_columns = 19, block_tile_rows = 6, block_tile_images = 1,
       halo_rows = 6, weight_sets = 4, shared_bytes = 215664, group_out_channels = 256, stacked_rows = 6,
-      block_tile_positions = 114, phase_sets = 1, phases = 4, channel_blocks = 4, thread_patches = 5, patch_lanes =
-      24, patch_columns = 1, row_patches = 19, halo_patches = 114, k_tile_channels = 32, channel_bytes = 544,
-          patch_bytes = 4, input_stages = 2, inputs_at = 163840, input_stage_bytes = 17408, k_tiles = 16,
-          k_tile_vectors =
-      8, resident = 0, position_tiles = 1, product_rows = 256, product_phases = 4, channels = 64, whole_channels = 1,
-          most_width = 2, block_units = 8192, block_weights = 256, k_tile_pieces = 4, piece_bytes = 8192,
-          k_tile_bytes = 128, weight_stages = 5, weight_stage_bytes = 32768, batch_steps = 2, fragments = 1,
-          barriers_at = 215552, row_places = 19, k_tile_steps = 4, own_weights = 0, staged_at = 198656;
+      block_tile_positions = 114, row_blocks = 4, phase_sets = 1, phases = 4, channel_blocks = 4, thread_patches = 5,
+      patch_lanes = 24, patch_columns = 1, row_patches = 19, halo_patches = 114, k_tile_channels = 32, channel_bytes =
+      544, patch_bytes = 4, input_stages = 2, inputs_at = 163840, input_stage_bytes = 17408, k_tiles = 16,
+          k_tile_vectors = 8, resident = 0, position_tiles = 1, product_rows = 256, product_phases = 4, channels = 64,
+          whole_channels = 1, most_width = 2, block_units = 8192, block_weights = 256, k_tile_pieces = 4,
+          piece_bytes = 8192, k_tile_bytes = 128, weight_stages = 5, weight_stage_bytes = 32768, batch_steps = 2,
+          fragments = 1, barriers_at = 215552, row_places = 19, k_tile_steps
+      = 4, own_weights = 0, staged_at = 198656;
   static constexpr long long preparing_items = 32768, weight_bytes = 2097152, set_bytes = 524288;
 };
 
 // 2-D 256->128 k2 s2 bias tf32
 struct conv_ups_1_up_layer {
+  using Order = BlockOrder<2, 1>;
   using Rows = FactorRows<128>;
   static constexpr int group_in_channels = 256, block_tile_columns = 32, block_tile_rows = 1, block_tile_images = 4,
       halo_rows = 1, weight_sets = 2, shared_bytes = 215664, group_out_channels = 128, stacked_rows = 1,
-      block_tile_positions = 128, phase_sets = 2, phases = 2, channel_blocks = 1, thread_patches = 1, patch_lanes =
-      32, patch_columns = 4, row_patches = 8, halo_patches = 32, k_tile_channels = 32, channel_bytes = 544,
-          patch_bytes = 16, input_stages = 2, inputs_at = 163840, input_stage_bytes = 17408, k_tiles = 8,
-          k_tile_vectors =
-      8, resident = 0, position_tiles = 1, product_rows = 256, product_phases = 2, channels = 128, whole_channels = 1,
-          most_width = 4, block_units = 8192, block_weights = 512, k_tile_pieces = 2, piece_bytes = 16384,
-          k_tile_bytes = 128, weight_stages = 5, weight_stage_bytes = 32768, batch_steps = 2, fragments = 1,
-          barriers_at = 215552, row_places = 32, k_tile_steps = 4, own_weights = 0, staged_at = 198656;
+      block_tile_positions = 128, row_blocks = 2, phase_sets = 2, phases = 2, channel_blocks = 1, thread_patches = 1,
+      patch_lanes = 32, patch_columns = 4, row_patches = 8, halo_patches = 32, k_tile_channels = 32, channel_bytes =
+      544, patch_bytes = 16, input_stages = 2, inputs_at = 163840, input_stage_bytes = 17408, k_tiles = 8,
+          k_tile_vectors = 8, resident = 0, position_tiles = 1, product_rows = 256, product_phases = 2, channels = 128,
+          whole_channels = 1, most_width = 4, block_units = 8192, block_weights = 512, k_tile_pieces = 2,
+          piece_bytes = 16384, k_tile_bytes = 128, weight_stages = 5, weight_stage_bytes = 32768, batch_steps = 2,
+          fragments = 1, barriers_at = 215552, row_places = 32, k_tile_steps
+      = 4, own_weights = 0, staged_at = 198656;
   static constexpr long long preparing_items = 8192, weight_bytes = 524288, set_bytes = 262144;
 };
 
 // 2-D 256->128 k2 s2 bias tf32
 struct conv_ups_1_up_any_size_layer {
+  using Order = BlockOrder<3, 1>;
   using Rows = FactorRows<128>;
   static constexpr int group_in_channels = 256, block_tile_columns = 39, block_tile_rows = 3, block_tile_images = 1,
       halo_rows = 3, weight_sets = 3, shared_bytes = 216720, group_out_channels = 128, stacked_rows = 3,
-      block_tile_positions = 117, phase_sets = 1, phases = 4, channel_blocks = 3, thread_patches = 5, patch_lanes =
-      24, patch_columns = 1, row_patches = 39, halo_patches = 117, k_tile_channels = 32, channel_bytes = 544,
-          patch_bytes = 4, input_stages = 3, inputs_at = 147456, input_stage_bytes = 17408, k_tiles = 8,
-          k_tile_vectors =
-      8, resident = 0, position_tiles = 1, product_rows = 192, product_phases = 4, channels = 48, whole_channels = 0,
-          most_width = 2, block_units = 3072, block_weights = 192, k_tile_pieces = 4, piece_bytes = 6144,
-          k_tile_bytes = 128, weight_stages = 6, weight_stage_bytes = 24576, batch_steps = 2, fragments = 1,
-          barriers_at = 216576, row_places = 39, k_tile_steps = 4, own_weights = 0, staged_at = 199680;
+      block_tile_positions = 117, row_blocks = 3, phase_sets = 1, phases = 4, channel_blocks = 3, thread_patches = 5,
+      patch_lanes = 24, patch_columns = 1, row_patches = 39, halo_patches = 117, k_tile_channels = 32, channel_bytes =
+      544, patch_bytes = 4, input_stages = 3, inputs_at = 147456, input_stage_bytes = 17408, k_tiles = 8,
+          k_tile_vectors = 8, resident = 0, position_tiles = 1, product_rows = 192, product_phases = 4, channels = 48,
+          whole_channels = 0, most_width = 2, block_units = 3072, block_weights = 192, k_tile_pieces = 4,
+          piece_bytes = 6144, k_tile_bytes = 128, weight_stages = 6, weight_stage_bytes = 24576, batch_steps = 2,
+          fragments = 1, barriers_at = 216576, row_places = 39, k_tile_steps
+      = 4, own_weights = 0, staged_at = 199680;
   static constexpr long long preparing_items = 9216, weight_bytes = 589824, set_bytes = 196608;
 };
 
 // 2-D 128->64 k2 s2 bias tf32
 struct conv_ups_2_up_layer {
+  using Order = BlockOrder<1, 1>;
   using Rows = FactorRows<128>;
   static constexpr int group_in_channels = 128, block_tile_columns = 64, block_tile_rows = 1, block_tile_images = 2,
       halo_rows = 1, weight_sets = 1, shared_bytes = 217728, group_out_channels = 64, stacked_rows = 1,
-      block_tile_positions = 128, phase_sets = 1, phases = 4, channel_blocks = 1, thread_patches = 1, patch_lanes =
-      32, patch_columns = 4, row_patches = 16, halo_patches = 32, k_tile_channels = 32, channel_bytes = 544,
-          patch_bytes = 16, input_stages = 4, inputs_at = 131072, input_stage_bytes = 17408, k_tiles = 4,
-          k_tile_vectors =
-      8, resident = 1, position_tiles = 1, product_rows = 256, product_phases = 4, channels = 64, whole_channels = 1,
-          most_width = 4, block_units = 2048, block_weights = 256, k_tile_pieces = 4, piece_bytes = 8192,
-          k_tile_bytes = 128, weight_stages = 4, weight_stage_bytes = 32768, batch_steps = 2, fragments = 1,
-          barriers_at = 217600, row_places = 64, k_tile_steps = 4, own_weights = 0, staged_at = 200704;
+      block_tile_positions = 128, row_blocks = 1, phase_sets = 1, phases = 4, channel_blocks = 1, thread_patches = 1,
+      patch_lanes = 32, patch_columns = 4, row_patches = 16, halo_patches = 32, k_tile_channels = 32, channel_bytes =
+      544, patch_bytes = 16, input_stages = 4, inputs_at = 131072, input_stage_bytes = 17408, k_tiles = 4,
+          k_tile_vectors = 8, resident = 1, position_tiles = 1, product_rows = 256, product_phases = 4, channels = 64,
+          whole_channels = 1, most_width = 4, block_units = 2048, block_weights = 256, k_tile_pieces = 4,
+          piece_bytes = 8192, k_tile_bytes = 128, weight_stages = 4, weight_stage_bytes = 32768, batch_steps = 2,
+          fragments = 1, barriers_at = 217600, row_places = 64, k_tile_steps
+      = 4, own_weights = 0, staged_at = 200704;
   static constexpr long long preparing_items = 2048, weight_bytes = 131072, set_bytes = 131072;
 };
 
 // 2-D 128->64 k2 s2 bias tf32
 struct conv_ups_2_up_any_size_layer {
+  using Order = BlockOrder<1, 1>;
   using Rows = FactorRows<128>;
-  static constexpr int group_in_channels = 128, block_tile_columns = 79, block_tile_rows = 1, block_tile_images = 1,
-      halo_rows = 1, weight_sets = 1, shared_bytes = 201344, group_out_channels = 64, stacked_rows = 1,
-      block_tile_positions = 79, phase_sets = 1, phases = 4, channel_blocks = 1, thread_patches = 7, patch_lanes = 12,
-      patch_columns = 1, row_patches = 79, halo_patches = 79, k_tile_channels = 32, channel_bytes = 416, patch_bytes =
-      4, input_stages = 4, inputs_at = 131072, input_stage_bytes = 13312, k_tiles = 4, k_tile_vectors = 8,
-          resident = 1, position_tiles = 1, product_rows = 256, product_phases = 4, channels = 64, whole_channels = 1,
-          most_width = 2, block_units = 2048, block_weights = 256, k_tile_pieces = 4, piece_bytes = 8192,
-          k_tile_bytes = 128, weight_stages = 4, weight_stage_bytes = 32768, batch_steps = 2, fragments = 1,
-          barriers_at = 201216, row_places = 79, k_tile_steps = 4, own_weights = 0, staged_at = 184320;
+  static constexpr int group_in_channels = 128, block_tile_columns = 40, block_tile_rows = 3, block_tile_images = 1,
+      halo_rows = 3, weight_sets = 1, shared_bytes = 217728, group_out_channels = 64, stacked_rows = 3,
+      block_tile_positions = 120, row_blocks = 1, phase_sets = 1, phases = 4, channel_blocks = 1, thread_patches = 5,
+      patch_lanes = 24, patch_columns = 1, row_patches = 40, halo_patches = 120, k_tile_channels = 32, channel_bytes =
+      544, patch_bytes = 4, input_stages = 4, inputs_at = 131072, input_stage_bytes = 17408, k_tiles = 4,
+          k_tile_vectors = 8, resident = 1, position_tiles = 1, product_rows = 256, product_phases = 4, channels = 64,
+          whole_channels = 1, most_width = 4, block_units = 2048, block_weights = 256, k_tile_pieces = 4,
+          piece_bytes = 8192, k_tile_bytes = 128, weight_stages = 4, weight_stage_bytes = 32768, batch_steps = 2,
+          fragments = 1, barriers_at = 217600, row_places = 40, k_tile_steps
+      = 4, own_weights = 0, staged_at = 200704;
   static constexpr long long preparing_items = 2048, weight_bytes = 131072, set_bytes = 131072;
 };
 
 // 2-D 64->32 k2 s2 bias tf32
 struct conv_ups_3_up_layer {
+  using Order = BlockOrder<1, 1>;
   using Rows = FactorRows<64>;
   static constexpr int group_in_channels = 64, block_tile_columns = 128, block_tile_rows = 1, block_tile_images = 2,
       halo_rows = 1, weight_sets = 1, shared_bytes = 117376, group_out_channels = 32, stacked_rows = 1,
-      block_tile_positions = 256, phase_sets = 1, phases = 4, channel_blocks = 1, thread_patches = 2, patch_lanes =
-      32, patch_columns = 4, row_patches = 32, halo_patches = 64, k_tile_channels = 16, channel_bytes = 1056,
-          patch_bytes = 16, input_stages = 4, inputs_at = 32768, input_stage_bytes = 16896, k_tiles = 4,
-          k_tile_vectors =
-      4, resident = 1, position_tiles = 2, product_rows = 128, product_phases = 4, channels = 32, whole_channels = 1,
-          most_width = 4, block_units = 512, block_weights = 128, k_tile_pieces = 4, piece_bytes = 2048,
-          k_tile_bytes = 64, weight_stages = 4, weight_stage_bytes = 8192, batch_steps = 1, fragments = 2,
-          barriers_at = 117248, row_places = 128, k_tile_steps = 2, own_weights = 1, staged_at = 100352;
+      block_tile_positions = 256, row_blocks = 1, phase_sets = 1, phases = 4, channel_blocks = 1, thread_patches = 2,
+      patch_lanes = 32, patch_columns = 4, row_patches = 32, halo_patches = 64, k_tile_channels = 16, channel_bytes =
+      1056, patch_bytes = 16, input_stages = 4, inputs_at = 32768, input_stage_bytes = 16896, k_tiles = 4,
+          k_tile_vectors = 4, resident = 1, position_tiles = 2, product_rows = 128, product_phases = 4, channels = 32,
+          whole_channels = 1, most_width = 4, block_units = 512, block_weights = 128, k_tile_pieces = 4,
+          piece_bytes = 2048, k_tile_bytes = 64, weight_stages = 4, weight_stage_bytes = 8192, batch_steps = 1,
+          fragments = 2, barriers_at = 117248, row_places = 128, k_tile_steps
+      = 2, own_weights = 1, staged_at = 100352;
   static constexpr long long preparing_items = 0, weight_bytes = 0, set_bytes = 32768;
 };
 
 // 2-D 64->32 k2 s2 bias tf32
 struct conv_ups_3_up_any_size_layer {
+  using Order = BlockOrder<1, 1>;
   using Rows = FactorRows<128>;
-  static constexpr int group_in_channels = 64, block_tile_columns = 160, block_tile_rows = 1, block_tile_images = 1,
-      halo_rows = 1, weight_sets = 1, shared_bytes = 135776, group_out_channels = 32, stacked_rows = 1,
-      block_tile_positions = 160, phase_sets = 1, phases = 4, channel_blocks = 1, thread_patches = 5, patch_lanes =
-      32, patch_columns = 1, row_patches = 160, halo_patches = 160, k_tile_channels = 32, channel_bytes = 672,
-          patch_bytes = 4, input_stages = 4, inputs_at = 32768, input_stage_bytes = 21504, k_tiles = 2, k_tile_vectors =
-      8, resident = 1, position_tiles = 2, product_rows = 128, product_phases = 4, channels = 32, whole_channels = 1,
-          most_width = 4, block_units = 512, block_weights = 128, k_tile_pieces = 4, piece_bytes = 4096,
-          k_tile_bytes = 128, weight_stages = 2, weight_stage_bytes = 16384, batch_steps = 2, fragments = 2,
-          barriers_at = 135680, row_places = 160, k_tile_steps = 4, own_weights = 1, staged_at = 118784;
+  static constexpr int group_in_channels = 64, block_tile_columns = 80, block_tile_rows = 3, block_tile_images = 1,
+      halo_rows = 3, weight_sets = 1, shared_bytes = 184928, group_out_channels = 32, stacked_rows = 3,
+      block_tile_positions = 240, row_blocks = 1, phase_sets = 1, phases = 4, channel_blocks = 1, thread_patches = 5,
+      patch_lanes = 48, patch_columns = 1, row_patches = 80, halo_patches = 240, k_tile_channels = 32, channel_bytes =
+      1056, patch_bytes = 4, input_stages = 4, inputs_at = 32768, input_stage_bytes = 33792, k_tiles = 2,
+          k_tile_vectors = 8, resident = 1, position_tiles = 2, product_rows = 128, product_phases = 4, channels = 32,
+          whole_channels = 1, most_width = 4, block_units = 512, block_weights = 128, k_tile_pieces = 4,
+          piece_bytes = 4096, k_tile_bytes = 128, weight_stages = 2, weight_stage_bytes = 16384, batch_steps = 2,
+          fragments = 2, barriers_at = 184832, row_places = 80, k_tile_steps
+      = 4, own_weights = 1, staged_at = 167936;
   static constexpr long long preparing_items = 0, weight_bytes = 0, set_bytes = 32768;
 };
 

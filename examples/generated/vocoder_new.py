@@ -299,7 +299,7 @@ def _define(space):
     return defined
 
 # torch.compile and dispatch modes see a call as this one operator. Its namespace has the digest of this file.
-_OPERATOR = _define("tconv_4ccf2e8afacbfa64")
+_OPERATOR = _define("tconv_74b1045f12c5f2b8")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # modules keep their options like this
@@ -662,18 +662,14 @@ template <class Kernel> TCONV_DEVICE BlockTilePosition position_in_block_tile(in
   return {rows, 0, 0, column};
 }
 
-// What a block has, by its number: a group, one of the group's `sets` of weights, and a block tile. Blocks with the
-// same inputs are neighbours, and so are those of a group, because the L2 cache may not hold the weights of all. Where
-// blocks keep their weights (`resident`), those with the same set are a multiple of all sets apart.
-template <int sets> struct BlockOrder {
-  int group, set, block_tile;
-
-  TCONV_DEVICE BlockOrder(int number, int block_tiles) {
-    const int rest = number / sets;
-    set = number % sets;
-    group = 0;
-    block_tile = rest - group * block_tiles;
-  }
+// What a block has, by its number: a group, one of the group's `sets` of weights, and one of the map's `block_tiles`.
+// Blocks with the same inputs are neighbours, and so are those of a group, because the L2 cache may not hold the
+// weights of all. Where blocks keep their weights, or groups share lines of the cache (`groups_beside`), a block tile's
+// groups follow each other: blocks with the same set are then a multiple of all sets apart.
+template <int sets, bool groups_beside> struct BlockOrder {
+  static TCONV_DEVICE int set_of(int number) { return sets == 1 ? 0 : number % sets; }
+  static TCONV_DEVICE int group_of(int number, int block_tiles) { return 0; }
+  static TCONV_DEVICE int block_tile_of(int number, int block_tiles) { return number / sets; }
 };
 
 // 1 / value within one unit of rounding; 0 for huge values: PTX rcp.approx.ftz.f32.
@@ -1383,9 +1379,11 @@ TCONV_DEVICE void col2im_wgmma(const float* x, const float* weight, const float*
             thread = static_cast<int>(threadIdx.x) % Kernel::set_threads;
 
   const Col2imBlockTiles<Kernel> block_tiles(input_depth, input_height, input_width);
-  const BlockOrder<Kernel::row_blocks> order(static_cast<int>(blockIdx.x), block_tiles.count(batch));
-  const int group = order.group, first_channel = order.set * Kernel::channels;
-  const Col2imNumbers numbers = block_tiles.numbers(order.block_tile);
+  using Order = BlockOrder<Kernel::row_blocks, false>;
+  const int block = static_cast<int>(blockIdx.x), block_tile_count = block_tiles.count(batch);
+  const int group = Kernel::Order::group_of(block, block_tile_count);
+  const int first_channel = Kernel::Order::set_of(block) * Kernel::channels;
+  const Col2imNumbers numbers = block_tiles.numbers(Kernel::Order::block_tile_of(block, block_tile_count));
   const BlockTilePosition first = block_tiles.first_input(numbers);
 
   Col2imCopies<Kernel> copies(weight, x, group, first_channel, set, first, batch, input_depth,
@@ -1443,6 +1441,7 @@ TCONV_DEVICE void col2im_wgmma(const float* x, const float* weight, const float*
 // 1-D 256->128 k16 s8 p4 bias tf32
 struct conv_ups_0_layer {
   using Width = Col2imSpan<Axis<16, 8, 4, 1>, 96, 4, 1>;
+  using Order = BlockOrder<32, 0>;
   static constexpr int block_tile_columns = 96, group_in_channels = 256, weight_sets = 32, threads = 256, shared_bytes =
       221184, size = 96, step = 92, stride = 8, sum_channels = 1, channels = 4, group_out_channels = 128, phases = 8,
       kernel = 16, moved = 4, tap_period = 8, sums = 6400, of_channel = 16, sums_pitch = 100, splits = 2, vector = 4,
@@ -1455,6 +1454,7 @@ struct conv_ups_0_layer {
 // 1-D 128->64 k16 s8 p4 bias tf32
 struct conv_ups_1_layer {
   using Width = Col2imSpan<Axis<16, 8, 4, 1>, 192, 4, 1>;
+  using Order = BlockOrder<11, 0>;
   static constexpr int block_tile_columns = 192, group_in_channels = 128, weight_sets = 11, threads = 256, shared_bytes
       = 217088, size = 192, step = 188, stride = 8, sum_channels = 2, channels = 6, group_out_channels = 64, phases =
       8, kernel = 16, moved = 4, tap_period = 8, sums = 25088, of_channel = 16, sums_pitch = 196, splits = 1, vector =
@@ -1467,6 +1467,7 @@ struct conv_ups_1_layer {
 // 1-D 64->32 k4 s2 p1 bias tf32
 struct conv_ups_2_layer {
   using Width = Col2imSpan<Axis<4, 2, 1, 1>, 256, 4, 1>;
+  using Order = BlockOrder<2, 0>;
   static constexpr int block_tile_columns = 256, group_in_channels = 64, weight_sets = 2, threads = 128, shared_bytes =
       149504, size = 256, step = 252, stride = 2, sum_channels = 16, channels = 16, group_out_channels = 32, phases =
       2, kernel = 4, moved = 1, tap_period = 2, sums = 16640, of_channel = 4, sums_pitch = 260, splits = 1, vector =
@@ -1479,6 +1480,7 @@ struct conv_ups_2_layer {
 // 1-D 32->16 k4 s2 p1 bias tf32
 struct conv_ups_3_layer {
   using Width = Col2imSpan<Axis<4, 2, 1, 1>, 96, 4, 1>;
+  using Order = BlockOrder<1, 0>;
   static constexpr int block_tile_columns = 96, group_in_channels = 32, weight_sets = 1, threads = 128, shared_bytes =
       46080, size = 96, step = 92, stride = 2, sum_channels = 4, channels = 16, group_out_channels = 16, phases = 2,
       kernel = 4, moved = 1, tap_period = 2, sums = 6400, of_channel = 4, sums_pitch = 100, splits = 1, vector = 2,
@@ -1957,18 +1959,14 @@ template <class Kernel> struct BlockTiles {
   }
 };
 
-// What a block has, by its number: a group, one of the group's `sets` of weights, and a block tile. Blocks with the
-// same inputs are neighbours, and so are those of a group, because the L2 cache may not hold the weights of all. Where
-// blocks keep their weights (`resident`), those with the same set are a multiple of all sets apart.
+// What a block has, by its number: a group, one of the group's `sets` of weights, and one of the map's `block_tiles`.
+// Blocks with the same inputs are neighbours, and so are those of a group, because the L2 cache may not hold the
+// weights of all. Where blocks keep their weights, or groups share lines of the cache (`groups_beside`), a block tile's
+// groups follow each other: blocks with the same set are then a multiple of all sets apart.
 template <int sets> struct BlockOrder {
-  int group, set, block_tile;
-
-  TCONV_DEVICE BlockOrder(int number, int block_tiles) {
-    const int rest = number / sets;
-    set = number % sets;
-    group = 0;
-    block_tile = rest - group * block_tiles;
-  }
+  static TCONV_DEVICE int set_of(int number) { return sets == 1 ? 0 : number % sets; }
+  static TCONV_DEVICE int group_of(int number, int block_tiles) { return 0; }
+  static TCONV_DEVICE int block_tile_of(int number, int block_tiles) { return number / sets; }
 };
 
 // The first input of a block tile's halo, where its block has all shifts. It may lie outside the map.
@@ -2467,11 +2465,11 @@ TCONV_DEVICE void mma(const float* x, const float* weight, const float* bias, fl
       output_depth,
       output_height,
       axis_positions<Kernel>(output_width + Kernel::block_tile_origin));
-  const int block_tile_count = block_tiles.count(batch);
-  const BlockOrder<Kernel::row_blocks> order(static_cast<int>(blockIdx.x), block_tile_count);
-  const int group = order.group, row_block = order.set;
+  using Order = BlockOrder<Kernel::row_blocks>;
+  const int block = static_cast<int>(blockIdx.x), block_tile_count = block_tiles.count(batch);
+  const int group = Kernel::Order::group_of(block, block_tile_count), row_block = Kernel::Order::set_of(block);
   const int first_row_tile = row_block * Kernel::block_row_tiles + warp_high * Kernel::warps_row_tiles;
-  int number = order.block_tile;
+  int number = Kernel::Order::block_tile_of(block, block_tile_count);
   const int block_tiles_together = static_cast<int>(gridDim.x) / Kernel::weight_sets;
 
   // The k-tile of inputs that is asked for next, and its block tile.
@@ -2566,6 +2564,7 @@ TCONV_DEVICE void mma(const float* x, const float* weight, const float* bias, fl
 struct conv_ups_0_any_size_layer {
   using Width = Axis<16, 8, 0, 1>;
   using WidthShifts = Shifts<Axis<16, 8, 0, 1>>;
+  using Order = BlockOrder<16>;
   static constexpr int block_tile_columns = 64, group_in_channels = 256, weight_sets = 16, threads = 256, shared_bytes =
       102416, kernel = 16, group_out_channels = 128, lane_places = 8, warps_position_tiles = 8, channel_bytes = 288,
           thread_patches = 9, halo_patches = 65, row_patches = 65, k_tile_channels = 64, thread_loads
@@ -2584,6 +2583,7 @@ struct conv_ups_0_any_size_layer {
 struct conv_ups_1_any_size_layer {
   using Width = Axis<16, 8, 0, 1>;
   using WidthShifts = Shifts<Axis<16, 8, 0, 1>>;
+  using Order = BlockOrder<4>;
   static constexpr int block_tile_columns = 32, group_in_channels = 128, weight_sets = 4, threads = 128, shared_bytes =
       75792, kernel = 16, group_out_channels = 64, lane_places = 2, warps_position_tiles = 2, channel_bytes = 160,
           thread_patches = 5, halo_patches = 33, row_patches = 33, k_tile_channels = 32, thread_loads
@@ -2602,6 +2602,7 @@ struct conv_ups_1_any_size_layer {
 struct conv_ups_2_any_size_layer {
   using Width = Axis<4, 2, 0, 1>;
   using WidthShifts = Shifts<Axis<4, 2, 0, 1>>;
+  using Order = BlockOrder<1>;
   static constexpr int block_tile_columns = 32, group_in_channels = 64, weight_sets = 1, threads = 128, shared_bytes =
       43024, kernel = 4, group_out_channels = 32, lane_places = 2, warps_position_tiles = 2, channel_bytes = 160,
           thread_patches = 5, halo_patches = 33, row_patches = 33, k_tile_channels = 64, thread_loads
@@ -2620,6 +2621,7 @@ struct conv_ups_2_any_size_layer {
 struct conv_ups_3_any_size_layer {
   using Width = Axis<4, 2, 0, 1>;
   using WidthShifts = Shifts<Axis<4, 2, 0, 1>>;
+  using Order = BlockOrder<1>;
   static constexpr int block_tile_columns = 64, group_in_channels = 32, weight_sets = 1, threads = 128, shared_bytes =
       20496, kernel = 4, group_out_channels = 16, lane_places = 2, warps_position_tiles = 2, channel_bytes = 288,
           thread_patches = 9, halo_patches = 65, row_patches = 65, k_tile_channels = 32, thread_loads

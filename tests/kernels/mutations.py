@@ -218,8 +218,8 @@ MUTATIONS = {
 
 MUTATIONS_OF_MMA = {
     "block tiles of a group counted on from the group before": (
-        "rest - group * block_tiles",
-        "rest",
+        "number / sets - group_of(number, block_tiles) * block_tiles",
+        "number / sets",
         "mma-2d-asymmetric-grouped-tf32_rna-wide",
         "plain",
     ),
@@ -847,8 +847,8 @@ MUTATIONS_OF_WGMMA = {
         "plain",
     ),
     "block tiles counted on through all groups": (
-        "Shape::group_by_group ? number % of_group() : number",
-        "number",
+        "Order::block_tile_of(number, count / Shape::weight_sets)",
+        "Order::block_tile_of(number, count)",
         "wgmma-2d-k4-s2-multiplier-bf16-one",
         "plain",
     ),
@@ -881,8 +881,8 @@ MUTATIONS_OF_WGMMA = {
 
 MUTATIONS_OF_COL2IM_WGMMA = {
     "groups dealt out as if blocks kept their weights": (
-        "resident ? rest % Layer::groups : rest / block_tiles",
-        "rest % Layer::groups",
+        "groups_beside ? number / sets % Layer::groups : number / sets / block_tiles",
+        "number / sets % Layer::groups",
         "col2im_wgmma-2d-k4-s2-multiplier-fp16-part",
         "plain",
     ),

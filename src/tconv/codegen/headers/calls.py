@@ -67,6 +67,8 @@ def calls_of(parsed: Text) -> dict[str, list[Node]]:
 def _called(function: Node) -> str:
     if function.type == "field_expression":
         function = field(function, "field")
+    if function.type == "qualified_identifier":
+        function = field(function, "name")
     if function.type in ("template_function", "template_method"):
         function = field(function, "name")
     if function.type == "dependent_name":
@@ -87,6 +89,8 @@ def with_expressions(text: str, kept: frozenset[str]) -> str:
         if expression is None or any(_called(n) == name for n in walk(function.body) if n.type == "identifier"):
             continue
         if function.templated and _template_names(function) & words_of(function.whole):
+            continue
+        if function.struct is not None and _template_names_around(function.struct) & words_of(function.whole):
             continue
         leaves = [n for n in walk(expression) if not n.named_children and n.is_named]
         trivial = len(leaves) <= (3 if expression.type == "binary_expression" else 2) or (
@@ -112,6 +116,14 @@ def word_counts(text: str) -> Counter[str]:
 
 def _template_names(function: Definition) -> set[str]:
     return set(map(template_name, field(function.whole, "parameters").named_children))
+
+
+def _template_names_around(struct: Node) -> set[str]:
+    """Names that only the struct knows; others have all kernels' constants by way of `Kernel`."""
+    around = struct.parent
+    if around is None or around.type != "template_declaration":
+        return set()
+    return set(map(template_name, field(around, "parameters").named_children)) - {"Kernel"}
 
 
 def template_name(parameter: Node) -> str:

@@ -199,10 +199,10 @@ TCONV_DEVICE void col2im(const typename Layer::Element* x, const typename Layer:
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
 
   const Col2imBlockTiles<Layer, Tile, Shape> block_tiles(input_depth, input_height, input_width);
-  const BlockOrder<Layer, Shape::row_blocks, Tile::resident> order(static_cast<int>(blockIdx.x),
-                                                                   block_tiles.count(batch));
-  const int group = order.group, first_channel = order.set * Tile::channels;
-  int number = order.block_tile;
+  using Order = BlockOrder<Layer, Shape::row_blocks, Tile::resident>;
+  const int block = static_cast<int>(blockIdx.x);
+  const int group = Order::group_of(block, block_tiles.count(batch)), first_channel = Order::set_of(block) * Tile::channels;
+  int number = Order::block_tile_of(block, block_tiles.count(batch));
   Col2imNumbers numbers = block_tiles.numbers(number);
 
   // A set of warps shares the rows and columns of a step.

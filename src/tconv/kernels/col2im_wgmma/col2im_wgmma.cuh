@@ -55,11 +55,12 @@ TCONV_DEVICE void col2im_wgmma(const typename Layer::Element* x, const typename 
             thread = static_cast<int>(threadIdx.x) % Shape::set_threads;
 
   const Col2imBlockTiles<Layer, Tile, Shape> block_tiles(input_depth, input_height, input_width);
-  const BlockOrder<Layer, Shape::row_blocks, false> order(static_cast<int>(blockIdx.x), block_tiles.count(batch));
-  const int group = order.group;
-  const int first_channel = order.set / Shape::phase_blocks * Tile::channels;
-  const int block_phase = Shape::all_phases ? 0 : order.set % Shape::phase_blocks * Shape::OwnWidth::stride;
-  const Col2imNumbers numbers = block_tiles.numbers(order.block_tile);
+  using Order = BlockOrder<Layer, Shape::row_blocks, false>;
+  const int block = static_cast<int>(blockIdx.x), block_tile_count = block_tiles.count(batch);
+  const int group = Order::group_of(block, block_tile_count);
+  const int first_channel = Order::set_of(block) / Shape::phase_blocks * Tile::channels;
+  const int block_phase = Shape::all_phases ? 0 : Order::set_of(block) % Shape::phase_blocks * Shape::OwnWidth::stride;
+  const Col2imNumbers numbers = block_tiles.numbers(Order::block_tile_of(block, block_tile_count));
   const BlockTilePosition first = block_tiles.first_input(numbers);
 
   Col2imCopies<Layer, Tile, Shape> copies(weight + block_phase, x, group, first_channel, set, first, batch, input_depth,

@@ -127,12 +127,11 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
       Shape::Depth::positions(output_depth + Tile::BlockTile::depth_origin),
       Shape::Height::positions(output_height + Tile::BlockTile::row_origin),
       Shape::Width::positions(output_width + Tile::BlockTile::origin));
-  const int block_tile_count = block_tiles.count(batch);
-  const BlockOrder<Layer, Shape::row_blocks, Tile::Pipeline::resident> order(static_cast<int>(blockIdx.x),
-                                                                             block_tile_count);
-  const int group = order.group, row_block = order.set;
+  using Order = BlockOrder<Layer, Shape::row_blocks, Tile::Pipeline::resident>;
+  const int block = static_cast<int>(blockIdx.x), block_tile_count = block_tiles.count(batch);
+  const int group = Order::group_of(block, block_tile_count), row_block = Order::set_of(block);
   const int first_row_tile = row_block * Shape::block_row_tiles + warp_high * Tile::Warps::row_tiles;
-  int number = order.block_tile;
+  int number = Order::block_tile_of(block, block_tile_count);
   const int block_tiles_together = static_cast<int>(gridDim.x) / Shape::weight_sets;
 
   // The k-tile of inputs that is asked for next, and its block tile.

@@ -38,18 +38,19 @@ struct BlockTiles {
   }
 };
 
-// What a block has, by its number: a group, one of the group's `sets` of weights, and a block tile. Blocks with the
-// same inputs are neighbours, and so are those of a group, because the L2 cache may not hold the weights of all. Where
-// blocks keep their weights (`resident`), those with the same set are a multiple of all sets apart.
-template <class Layer, int sets, bool resident>
+// What a block has, by its number: a group, one of the group's `sets` of weights, and one of the map's `block_tiles`.
+// Blocks with the same inputs are neighbours, and so are those of a group, because the L2 cache may not hold the
+// weights of all. Where blocks keep their weights, or groups share lines of the cache (`groups_beside`), a block tile's
+// groups follow each other: blocks with the same set are then a multiple of all sets apart.
+template <class Layer, int sets, bool groups_beside>
 struct BlockOrder {
-  int group, set, block_tile;
-
-  TCONV_DEVICE BlockOrder(int number, int block_tiles) {
-    const int rest = number / sets;
-    set = number % sets;
-    group = Layer::groups == 1 ? 0 : resident ? rest % Layer::groups : rest / block_tiles;
-    block_tile = resident ? rest / Layer::groups : rest - group * block_tiles;
+  static TCONV_DEVICE int set_of(int number) { return sets == 1 ? 0 : number % sets; }
+  static TCONV_DEVICE int group_of(int number, int block_tiles) {
+    return Layer::groups == 1 ? 0 : groups_beside ? number / sets % Layer::groups : number / sets / block_tiles;
+  }
+  static TCONV_DEVICE int block_tile_of(int number, int block_tiles) {
+    return groups_beside || Layer::groups == 1 ? number / sets / Layer::groups
+                                               : number / sets - group_of(number, block_tiles) * block_tiles;
   }
 };
 

@@ -48,18 +48,18 @@ struct WgmmaPhases {
   TCONV_DEVICE int taps() const { return depth.count * row.count * column.count; }
 };
 
-// The works of a grid: every block tile with every set of weights. Works with the same block tile follow each other; if
-// `group_by_group`, of a group, and works of a group follow each other. A block does every gridDim.x-th work.
+// The works of a grid: every block tile with every set of weights, in the order of `BlockOrder`. A block does every
+// gridDim.x-th work.
 template <class Layer, class Tile>
 struct WgmmaWork {
   using Shape = WgmmaShape<Layer, Tile>;
-  static constexpr int sets = Shape::group_by_group ? Shape::row_blocks : Shape::weight_sets;  // that follow each other
+  using Order = BlockOrder<Layer, Shape::row_blocks, !Shape::group_by_group>;
   BlockTiles<typename Tile::BlockTile> block_tiles;
   int count, number;
 
   TCONV_DEVICE WgmmaWork(int batch, int output_depth, int output_height, int output_width, int number)
       : block_tiles(Shape::Depth::positions(output_depth), Shape::Height::positions(output_height),
-              Shape::Width::positions(output_width)),
+                    Shape::Width::positions(output_width)),
         count(block_tiles.count(batch) * Shape::weight_sets),
         number(number) {}
 
@@ -72,27 +72,20 @@ struct WgmmaWork {
     return phase.depth.count * phase.row.count * (Shape::kind == WgmmaKind::one_phase ? phase.column.count : 1) > 0;
   }
 
+  // Of the group's sets. Where some have no taps they move on by one with every round of the grid. Otherwise a block
+  // would have the same set each time, and the few that have taps would do all the multiplying.
   TCONV_DEVICE int set() const {
-    if (sets == 1) return 0;
-    if (!Shape::some_without_taps) return number % sets;
-    // The sets move on by one with every round of the grid. Otherwise a block would have the same set each time, and
-    // the few that have taps would do all the multiplying.
-    const int own = number % sets, round = (number - own) / static_cast<int>(gridDim.x);
-    return (own + round % sets) % sets;
+    return Shape::some_without_taps && Shape::row_blocks > 1
+               ? (Order::set_of(number) + (number - Order::set_of(number)) / static_cast<int>(gridDim.x)) %
+                     Shape::row_blocks
+               : Order::set_of(number);
   }
-  TCONV_DEVICE int of_group() const { return count / Layer::groups; }  // works
-  TCONV_DEVICE int group() const {
-    return Layer::groups == 1 ? 0 : Shape::group_by_group ? number / of_group() : set() / Shape::row_blocks;
-  }
-  TCONV_DEVICE int weight_set() const { return Shape::group_by_group ? group() * sets + set() : set(); }
-  TCONV_DEVICE int first_phase() const {
-    return Shape::phase_sets == 1 ? 0 : set() % Shape::phase_sets * Tile::phases;
-  }
-  TCONV_DEVICE int channel_block() const {
-    return Shape::channel_blocks == 1 ? 0 : set() / Shape::phase_sets % Shape::channel_blocks;
-  }
+  TCONV_DEVICE int group() const { return Order::group_of(number, count / Shape::weight_sets); }
+  TCONV_DEVICE int weight_set() const { return group() * Shape::row_blocks + set(); }
+  TCONV_DEVICE int first_phase() const { return Shape::phase_sets == 1 ? 0 : set() % Shape::phase_sets * Tile::phases; }
+  TCONV_DEVICE int channel_block() const { return Shape::channel_blocks == 1 ? 0 : set() / Shape::phase_sets; }
   TCONV_DEVICE BlockTilePosition block_tile() const {
-    return block_tiles.block_tile((Shape::group_by_group ? number % of_group() : number) / sets);
+    return block_tiles.block_tile(Order::block_tile_of(number, count / Shape::weight_sets));
   }
   // The halo's first input, which may lie outside the image.
   TCONV_DEVICE BlockTilePosition halo() const {

@@ -132,8 +132,9 @@ TCONV_DEVICE void wgmma_weights(const typename Layer::Element* weight, typename 
   const long long item = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (item >= Shape::preparing_items) return;
   Digits<Shape::preparing_items> digits(item);
-  const int number = digits.next(Shape::block_units), channel_block = digits.next(Shape::channel_blocks);
-  const int group = static_cast<int>(digits.rest);
+  const int number = digits.next(Shape::block_units);
+  const int channel_block = Shape::channel_blocks == 1 ? 0 : digits.next(Shape::channel_blocks);
+  const int group = Layer::groups == 1 ? 0 : static_cast<int>(digits.rest);
   WgmmaWeightUnit<Layer, Tile> unit;
   unit.read(weight, group, channel_block, number, true);
   unit.write(reinterpret_cast<unsigned char*>(prepared) +
