@@ -16,6 +16,7 @@ from results import cases
 from tconv.planner import Gpu, choose
 from tconv.planner.choice import leading, was_slower, why_pytorch
 from tconv.planner.epilogue_cost import fused_seconds, pass_seconds
+from tconv.planner.numbers import ceil_div
 from tconv.planner.tuned import Question, Tuned
 from tconv.planner.wgmma.model import predict
 from tconv.problem import Layer, Problem
@@ -65,13 +66,17 @@ def test_tensors_of_the_results_shape_are_read_and_channels_are_computed_once() 
 
 
 def test_a_block_tile_that_reaches_beyond_the_outputs_computes_there_too() -> None:
-    """65 positions in each row: block tiles of 66 compute the program for fewer places than those of 68."""
+    """65 positions in each row and column: block tiles of 66 columns compute the program for fewer places than those of
+    68."""
     kernels = [kernel for kernel, _ in leading(Question(FOUR), H200, 12) if kernel.family == "wgmma"]
-    behind, columns = with_program(FOUR, GELU), [kernel.tile.block_tile.columns for kernel in kernels]
+    behind, block_tiles = with_program(FOUR, GELU), [kernel.tile.block_tile for kernel in kernels]
     costs = [[predict(each, kernel.layer, kernel.tile, H200).seconds for kernel in kernels] for each in (FOUR, behind)]
-    assert {66, 68} <= set(columns)
+    covered = [
+        ceil_div(65, each.rows) * each.rows * ceil_div(65, each.columns) * each.columns / 65**2 for each in block_tiles
+    ]
+    assert {66, 68} <= {each.columns for each in block_tiles}
     assert [own - alone for alone, own in zip(*costs, strict=True)] == pytest.approx(
-        [fused_seconds(behind, H200) * 66 * width / 65**2 for width in columns]
+        [fused_seconds(behind, H200) * share for share in covered]
     )
     assert choose(Question(FOUR), H200).kernel.tile.block_tile.columns == 68
     assert choose(Question(behind), H200).kernel.tile.block_tile.columns == 66

@@ -43,6 +43,7 @@ class Constants:
         own: the same of neighbours that come from a thread's own accumulators.
         sector: cycles of a multiprocessor to store a sector of memory.
         part: bytes of memory that outputs which lie together cost more if they begin and end within sectors.
+        part_deep: the same where phases along the depth are stored in between.
         scattered: cycles of a multiprocessor for a sector of memory of which a run is a part.
         overlapped: the part of storing that products do not hide.
         cache: bytes of inputs a cycle that a multiprocessor gets from the L2 cache.
@@ -80,6 +81,7 @@ class Constants:
     own: float = 2.667
     sector: float = 0.01139
     part: float = 125
+    part_deep: float = 250
     scattered: float = 2.2
     overlapped: float = 0.03269
     cache: float = 25.57
@@ -173,7 +175,7 @@ def predict(problem: Problem, layer: Layer, tile: WgmmaTile, gpu: Gpu, fitted: C
     # less of runs that are longer than a line of the cache.
     all_rows = (run_bytes >= row_bytes) & (tile.phases % (layer.stride[1] * layer.stride[2]) == 0)
     together = where(all_rows, tile.block_tile.rows * layer.stride[1], 1)
-    part = fitted.part * least(1, LINE_BYTES / run_bytes)
+    part = (fitted.part_deep if layer.stride[0] > 1 else fitted.part) * least(1, LINE_BYTES / run_bytes)
     parts = where(whole | (run_bytes < 32), 0.0, part * runs / together) * block_tiles
     # Runs of less than a sector lie a stride apart: each has a sector alone, or shares one.
     sectors = runs * min(32, layer.stride[2] * layer.item_bytes) / 32
