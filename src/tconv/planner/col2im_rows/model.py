@@ -26,7 +26,7 @@ class Constants:
 
     Args:
         latency: of a row, for a k-tile of inputs that go straight to registers.
-        staged_latency, waiting: of a row, for a k-tile of others; the second is shared by the k-tiles on their way.
+        staged_latency, waiting: of a row, for a k-tile of others; the second by the square of the k-tiles on their way.
         load, copy, step, output: of a warp, in a row: for an instruction that loads inputs, or copies them to shared
             memory, a step of the product, and 32 outputs and each of their shifts.
         product: of a warpgroup, in a row, for each 8 columns of an instruction.
