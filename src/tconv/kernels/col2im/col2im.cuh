@@ -201,7 +201,8 @@ TCONV_DEVICE void col2im(const typename Layer::Element* x, const typename Layer:
   const Col2imBlockTiles<Layer, Tile, Shape> block_tiles(input_depth, input_height, input_width);
   using Order = BlockOrder<Layer, Shape::row_blocks, Tile::resident>;
   const int block = static_cast<int>(blockIdx.x);
-  const int group = Order::group_of(block, block_tiles.count(batch)), first_channel = Order::set_of(block) * Tile::channels;
+  const int group = Order::group_of(block, block_tiles.count(batch)),
+            first_channel = Order::set_of(block) * Tile::channels;
   int number = Order::block_tile_of(block, block_tiles.count(batch));
   Col2imNumbers numbers = block_tiles.numbers(number);
 

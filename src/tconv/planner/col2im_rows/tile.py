@@ -12,10 +12,10 @@ class Col2imRowsTile:
     Each of ``warpgroups`` has 64 inputs of a row of the map, and teams of them go down the rows until they have all
     sums of ``rows`` positions along the height. The inputs of a line are ``columns`` neighbours: of several warpgroups,
     or a part of those of one. A block has ``channels`` output channels. ``k_tile_steps`` times 32 bytes of input
-    channels are asked for at once, and ``vector`` neighbouring inputs by one load: as many k-tiles are on their way to
-    shared memory as it has ``input_stages``, or one to registers if there are none. If ``channels_last``, input and
-    output are, and neighbouring channels are loaded. The compiler limits registers so that ``blocks`` blocks fit on a
-    multiprocessor.
+    channels are asked for at once, and ``vector`` neighbouring inputs by one load. If there are ``input_stages`` of
+    shared memory, all but one of them are on their way while one is multiplied; else one k-tile is, to registers. If
+    ``channels_last``, input and output are, and neighbouring channels are loaded. The compiler limits registers so that
+    ``blocks`` blocks fit on a multiprocessor.
     """
 
     warpgroups: int
