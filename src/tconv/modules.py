@@ -129,9 +129,10 @@ def call_arguments(
 def parameters_of(layer: Layer) -> tuple[Tensor, Tensor | None]:
     """Its weight and bias, which a module looks for in all other places first."""
     found: dict[str, Any] = layer._parameters
-    if "weight" in found and "bias" in found:
+    try:
         return found["weight"], found["bias"]
-    return layer.weight, layer.bias  # parametrized, or a replica's
+    except KeyError:  # parametrized, or a replica's
+        return layer.weight, layer.bias
 
 
 def _output_padding(

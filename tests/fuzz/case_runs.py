@@ -283,7 +283,8 @@ def _through_loader(case: Case, report: Report) -> Iterator[Tensor]:
         memory = torch.full((count + 2 * _GUARD,), float("nan"), dtype=tensors.x.dtype, device="cuda")
         y = memory[_GUARD : _GUARD + count]
         addresses = (0 if tensor is None else tensor.data_ptr() for tensor in tensors)
-        launcher(plan, 0).enqueue(*addresses, y.data_ptr())
+        stream = torch.cuda.current_stream().cuda_stream
+        launcher(plan, 0).enqueue(stream, *addresses, y.data_ptr())
         if not (memory[:_GUARD].isnan().all() and memory[_GUARD + count :].isnan().all()):
             raise AssertionError("the kernel wrote beside its result")
         yield y.view(case.problem.output_shape).cpu()

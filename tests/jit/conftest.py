@@ -78,11 +78,11 @@ class Driver:
         monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
         monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: self.current_stream, raising=False)
 
-    def kernel(self, name: str, parameters: str) -> SimpleNamespace:
-        """A loaded kernel: of its parameters, a letter each, ``P`` is an address and ``i`` a number of 32 bits."""
+    def kernel(self, name: str, parameters: str) -> launch.Function:
+        """A loaded one: of its parameters, a letter each, ``P`` is an address and ``i`` a number of 32 bits."""
         handle = 0x1_0000_0000 + len(self._kernels)
         self._kernels[handle] = name, [ctypes.c_uint64 if letter == "P" else ctypes.c_int32 for letter in parameters]
-        return SimpleNamespace(handle=bindings.CUkernel(handle))
+        return launch.Function(handle, None)
 
     def _launch(self, config_at: int, function: int, places_at: int, extra: int | None) -> int:
         config = bindings.CUlaunchConfig(_ptr=config_at)

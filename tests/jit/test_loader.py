@@ -154,10 +154,9 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def test_what_is_launched(plan: Plan, driver: Any) -> None:
     launch = loader.Launcher(driver.kernel("kernel", _OF_KERNEL), plan, 0)
-    launch.enqueue(100, 200, 300, 400)
-    driver.current_stream = 0xB0
-    launch.enqueue(101, 201, 0, 1 << 47)
-    launch.enqueue(102, 202, 0, 402)
+    launch.enqueue(0xA0, 100, 200, 300, 400)
+    launch.enqueue(0xB0, 101, 201, 0, 1 << 47)
+    launch.enqueue(0xB0, 102, 202, 0, 402)
     first, second, third = driver.launches
     assert first[:5] == ("kernel", 0xA0, plan.grid, plan.kernel.threads, plan.shared_bytes)
     # x, weight, bias, y, its channels, batch, input and output (depth, height, width): (7-1)*2 - 2 + 3 and (9-1)*3 + 2
@@ -171,7 +170,7 @@ def test_operands_follow_the_sizes(driver: Any) -> None:
     layer = Layer(2, 4, 6, kernel=(1, 3, 2), epilogue="max(y * channel0 + channel1, output2)")
     plan = DIRECT.plan(Problem(layer, 5, (1, 7, 9)), Gpu.h200())
     launch = loader.Launcher(driver.kernel("kernel", _OF_KERNEL + "PPP"), plan, 0)
-    launch.enqueue(100, 200, 0, 400, operands=(1 << 40, 600, 700))
+    launch.enqueue(0xA0, 100, 200, 0, 400, 1 << 40, 600, 700)
     (launched,) = driver.launches
     assert launched.values == [100, 200, 0, 400, 6, 5, 1, 7, 9, 1, 9, 10, 1 << 40, 600, 700]
 
@@ -182,7 +181,7 @@ def test_a_kernel_is_told_of_how_many_channels_its_result_is_a_slice(driver: Any
     plans = [decide(*shapes, gpu=Gpu.h200(), into=into).plan for into in (0, 11)]
     for plan in plans:
         assert plan is not None
-        loader.Launcher(driver.kernel("kernel", _OF_KERNEL), plan, 0).enqueue(100, 200, 300, 400)
+        loader.Launcher(driver.kernel("kernel", _OF_KERNEL), plan, 0).enqueue(0xA0, 100, 200, 300, 400)
     assert plans[0].kernel == plans[1].kernel  # type: ignore[union-attr]
     assert [launched.values[4] for launched in driver.launches] == [6, 11]
 
@@ -191,8 +190,8 @@ def test_weights_are_prepared_before_every_call(driver: Any, taken: list[int]) -
     plan = MMA.plan(_PREPARED, Gpu.h200())
     kernels = driver.kernel("kernel", _OF_KERNEL), driver.kernel("preparing", _OF_WEIGHTS)
     launch = loader.Launcher(kernels[0], plan, 0, kernels[1])
-    launch.enqueue(100, 200, 0, 400)
-    launch.enqueue(100, 200, 0, 400)
+    launch.enqueue(0xA0, 100, 200, 0, 400)
+    launch.enqueue(0xA0, 100, 200, 0, 400)
     assert plan.preparation is not None
     assert taken == [plan.preparation.bytes] * 2
     for number in (1, 2):
@@ -220,8 +219,8 @@ def test_inputs_are_prepared_before_the_weights(driver: Any, taken: list[int]) -
         for name, parameters in (("kernel", _OF_KERNEL), ("of weights", _OF_WEIGHTS), ("of inputs", _OF_INPUTS))
     ]
     launch = loader.Launcher(kernels[0], plan, 0, *kernels[1:])
-    launch.enqueue(100, 200, 0, 400)
-    launch.enqueue(100, 5002, 0, 400, prepared=True)
+    launch.enqueue(0xA0, 100, 200, 0, 400)
+    launch.enqueue_prepared(0xA0, 100, 5002, 0, 400)
     inputs, weights, kernel, inputs_alone, kernel_alone = driver.launches
     assert plan.inputs is not None and plan.preparation is not None
     assert taken == [5 * 16 * 7 * 9 * 2, plan.preparation.bytes, 5 * 16 * 7 * 9 * 2]
@@ -244,7 +243,7 @@ def test_a_kernel_overlaps_the_one_that_prepares_inputs_alone(driver: Any, taken
     plan = COL2IM_WGMMA.plan(problem, Gpu.h200())
     assert plan.inputs is not None and plan.preparation is None
     of_inputs = driver.kernel("of inputs", _OF_INPUTS)
-    loader.Launcher(driver.kernel("kernel", _OF_KERNEL), plan, 0, None, of_inputs).enqueue(100, 200, 0, 400)
+    loader.Launcher(driver.kernel("kernel", _OF_KERNEL), plan, 0, None, of_inputs).enqueue(0xA0, 100, 200, 0, 400)
     inputs, kernel = driver.launches
     assert taken == [1024 * 325 * 2]
     assert (inputs.kernel, inputs.values) == ("of inputs", [100, 5001, 1, 1, 1, 325])
@@ -269,7 +268,7 @@ def test_which_launches_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_a_preparation_nothing_overlaps(plan: Plan, driver: Any) -> None:
-    loader.Launcher(driver.kernel("kernel", _OF_KERNEL), plan, 0).enqueue(100, 200, 0, 400)
+    loader.Launcher(driver.kernel("kernel", _OF_KERNEL), plan, 0).enqueue(0xA0, 100, 200, 0, 400)
     assert not driver.launches[0].overlaps
 
 
@@ -286,8 +285,7 @@ def test_weights_that_are_prepared_already(driver: Any, monkeypatch: pytest.Monk
         of_plan = plan.preparation.grid, plan.preparation.threads
         assert (launched.stream, launched.grid, launched.threads) == (0xA0, *of_plan)
     driver.launches.clear()
-    driver.current_stream = 0xB0
-    launch.enqueue(100, memory.data_ptr(), 0, 400, True)
+    launch.enqueue_prepared(0xB0, 100, memory.data_ptr(), 0, 400)
     (launched,) = driver.launches
     assert launched[:5] == ("kernel", 0xB0, plan.grid, plan.kernel.threads, plan.shared_bytes)
     assert launched.values[:4] == [100, memory.data_ptr(), 0, 400]
@@ -330,7 +328,7 @@ def test_as_many_blocks_are_launched_as_fit_once_compiled(driver: Any, monkeypat
     parameters = {"tconv_kernel": _OF_KERNEL, "tconv_kernel_weights": _OF_WEIGHTS}
     monkeypatch.setattr(loader, "load", lambda cubin, name, *_: driver.kernel(name, parameters[name]))
     for _ in range(2):
-        loader.launcher(plan, 0).enqueue(100, 200, 0, 400, prepared=True)
+        loader.launcher(plan, 0).enqueue_prepared(0xA0, 100, 200, 0, 400)
         assert driver.launches[-1].grid == 394 <= 3 * 132
 
 
@@ -338,8 +336,8 @@ def test_every_thread_gets_a_context_once(plan: Plan, driver: Any) -> None:
     launch = loader.Launcher(driver.kernel("kernel", _OF_KERNEL), plan, 0)
 
     def twice() -> None:
-        launch.enqueue(1, 2, 0, 3)
-        launch.enqueue(1, 2, 0, 3)
+        launch.enqueue(0xA0, 1, 2, 0, 3)
+        launch.enqueue(0xA0, 1, 2, 0, 3)
 
     twice()
     other = threading.Thread(target=twice)
@@ -394,7 +392,7 @@ class _Loading:
             CUresult=results,
             CUfunction_attribute=attributes,
             CUdevice=lambda index: f"device {index}",
-            cuKernelGetFunction=lambda handle: ask("function", handle),
+            cuKernelGetFunction=lambda handle: (*ask("function", handle), 0xF),
             cuKernelSetAttribute=lambda *values: ask("attribute", *values),
         )
         kernel = SimpleNamespace(handle="handle")
@@ -415,7 +413,7 @@ class _Loading:
 def test_a_kernel_is_ready_when_it_is_loaded(shared_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its function is in the device's context, and may use its shared memory: nothing of that waits for the launch."""
     loading = _Loading(monkeypatch)
-    assert loader.load(b"cubin", "name", shared_bytes, 3).handle == "handle"
+    assert loader.load(b"cubin", "name", shared_bytes, 3).handle == 0xF
     asked = [("within", 3), ("current", 3), ("cubin", b"cubin"), ("kernel", "name"), ("function", "handle")]
     if shared_bytes > 48 * 1024:
         asked.append(("attribute", "most shared", shared_bytes, "handle", "device 3"))

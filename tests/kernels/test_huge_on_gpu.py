@@ -58,7 +58,8 @@ def test_huge_problems(name):
     weights = Weights(*(tensor.cuda() for tensor in weights_of(problem.layer)))
     x = filled_input(problem)
     y = torch.full(problem.output_shape, float("nan"), dtype=x.dtype, device="cuda")
-    launcher(plan, 0).enqueue(x.data_ptr(), *(tensor.data_ptr() for tensor in weights), y.data_ptr())
+    stream = torch.cuda.current_stream().cuda_stream
+    launcher(plan, 0).enqueue(stream, x.data_ptr(), *(tensor.data_ptr() for tensor in weights), y.data_ptr())
 
     layer, used = problem.layer, slice(3 - problem.layer.spatial_dims, None)
     arguments = (layer.stride[used], layer.padding[used], problem.output_padding[used], layer.groups)

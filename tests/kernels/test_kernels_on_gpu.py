@@ -36,7 +36,8 @@ def launch(instance: Instance, tensors: Tensors) -> torch.Tensor:
     y = torch.full(instance.problem.output_shape, float("nan"), dtype=x.dtype, device="cuda")
     x, y = stored(x, instance), stored(y, instance)
     addresses = (x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr())
-    launcher(plan, 0).enqueue(*addresses, operands=tuple(operand.data_ptr() for operand in operands))
+    stream = torch.cuda.current_stream().cuda_stream
+    launcher(plan, 0).enqueue(stream, *addresses, *(operand.data_ptr() for operand in operands))
     return seen(y, instance).cpu()
 
 

@@ -38,17 +38,21 @@ def as_gpu(monkeypatch: pytest.MonkeyPatch) -> Launched:
         def __init__(self, kernel: object, plan: Plan, device: int, preparing: object, of_inputs: object) -> None:
             self.plan, self.preparing, self.weights_last = plan, preparing, plan.kernel.layer.weights_last
 
-        def enqueue(
-            self, x: int, weight: int, bias: int, y: int, prepared: bool = False, operands: tuple[int, ...] = ()
-        ) -> None:
+        def enqueue(self, stream: int, x: int, weight: int, bias: int, y: int, *operands: int) -> None:
+            own = self.prepare(weight) if self.preparing else None  # held until it was read
+            self._run(x, weight if own is None else own.data_ptr(), bias, y, operands)
+
+        def enqueue_prepared(self, stream: int, x: int, prepared: int, bias: int, y: int, *operands: int) -> None:
+            assert self.preparing, "this kernel takes weights as they are"
+            self._run(x, prepared, bias, y, operands)
+
+        def _run(self, x: int, weight: int, bias: int, y: int, operands: tuple[int, ...]) -> None:
             plan, layer, problem = self.plan, self.plan.problem.layer, self.plan.problem
             launched.append(plan)
             assert plan.kernel.family == "direct" or x % VECTOR_BYTES == 0, "it loads so many bytes at once"
             dtype, used = getattr(torch, layer.dtype), slice(3 - layer.spatial_dims, 3)
-            assert not prepared or self.preparing, "this kernel takes weights as they are"
-            own = self.prepare(weight) if self.preparing and not prepared else None
             if self.preparing:
-                weights = _turned_round(_at(weight if own is None else own.data_ptr(), layer.weight_shape, dtype))
+                weights = _turned_round(_at(weight, layer.weight_shape, dtype))
             else:
                 weights = _weights_at(weight, plan)
             result = ops._NATIVE[layer.spatial_dims](
@@ -74,6 +78,7 @@ def as_gpu(monkeypatch: pytest.MonkeyPatch) -> Launched:
     monkeypatch.setattr(routes, "_routes", {})
     monkeypatch.setattr(routes, "empty", lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype))
     monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: -1, raising=False)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 0, raising=False)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(loader, "_loaded", {})
     monkeypatch.setattr(loader, "check_driver", lambda: None)

@@ -146,7 +146,9 @@ def test_weights_in_channels_last_are_read_as_they_lie(
     assert route is not None and route.copies == (not route.directly and not x.is_contiguous())
     read: list[int] = []
     enqueue = route.launcher.enqueue
-    monkeypatch.setattr(route.launcher, "enqueue", lambda x, w, *rest: (read.append(w), enqueue(x, w, *rest)))
+    monkeypatch.setattr(
+        route.launcher, "enqueue", lambda stream, x, w, *rest: (read.append(w), enqueue(stream, x, w, *rest))
+    )
     again = routes._launch_of(route.plan, route.device, route.launcher, route.memory_format, route.copies)
     close(again(x, weight, None), expected)
     assert read == [weight.data_ptr()] and as_gpu[-1].kernel.layer.weights_last

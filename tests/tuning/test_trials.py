@@ -40,9 +40,13 @@ class _Launcher:
     def prepare(self, weight: int) -> torch.Tensor:
         return _stored_at(weight, self.problem.layer.weight_shape, self.weights_last).contiguous().neg()
 
-    def enqueue(
-        self, x: int, weight: int, bias: int, y: int, prepared: bool = False, operands: tuple[int, ...] = ()
-    ) -> None:
+    def enqueue(self, stream: int, x: int, weight: int, bias: int, y: int, *operands: int) -> None:
+        self._run(x, weight, bias, y, operands, prepared=False)
+
+    def enqueue_prepared(self, stream: int, x: int, weight: int, bias: int, y: int, *operands: int) -> None:
+        self._run(x, weight, bias, y, operands, prepared=True)
+
+    def _run(self, x: int, weight: int, bias: int, y: int, operands: tuple[int, ...], prepared: bool) -> None:
         layer = self.problem.layer
         weights = _stored_at(weight, layer.weight_shape, self.weights_last and not prepared)
         given = Operands(
@@ -65,6 +69,7 @@ def test_a_kernel_is_called_as_the_library_does(
     family: str, channels_last: bool, frozen: bool, program: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 0, raising=False)
     monkeypatch.setattr(loader, "load", lambda cubin, name, shared_bytes, device: "kernel")
     monkeypatch.setattr(trials, "Launcher", _Launcher)
     problem = replace(PROBLEM, layer=replace(PROBLEM.layer, epilogue=program))

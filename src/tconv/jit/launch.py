@@ -6,7 +6,7 @@ import ctypes
 import struct
 from collections.abc import Callable, Sequence
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -24,9 +24,21 @@ _SINCE = 11060
 _NO_CONTEXT = 201
 
 
+class Function(NamedTuple):
+    """A kernel on one device.
+
+    Args:
+        handle: the CUfunction, which the driver launches faster than a CUkernel: it looks for nothing.
+        kernel: the `cuda.core.Kernel`, which keeps the code loaded.
+    """
+
+    handle: int
+    kernel: Any
+
+
 def launch_of(
     what: str,
-    kernel: Any,
+    function: Function,
     grid: int,
     threads: int,
     shared_bytes: int = 0,
@@ -44,7 +56,7 @@ def launch_of(
 
     Args:
         what: names the kernel in errors.
-        kernel: a loaded `cuda.core.Kernel`.
+        function: of the current device.
         grid, threads, shared_bytes: blocks, threads of a block, and its dynamic shared memory.
         addresses: how many of them are the kernel's first parameters.
         numbers: the kernel's next parameters, of 32 bits.
@@ -74,8 +86,8 @@ def launch_of(
         _CONFIG.pack_into(memory, 0, *config, 0, 0, 0)
         struct.pack_into(f"{len(numbers)}i", memory, of_numbers, *numbers)
         struct.pack_into(f"{count}Q", memory, of_places, *places)
-        function = ctypes.c_void_p(int(kernel.handle))
-        arguments = (ctypes.byref(memory), function, ctypes.byref(memory, of_places), None)
+        handle = ctypes.c_void_p(function.handle)
+        arguments = (ctypes.byref(memory), handle, ctypes.byref(memory, of_places), None)
         return partial(pack, memory, _STREAM), arguments
 
     def launch(stream: int, *given: int) -> None:
@@ -99,7 +111,7 @@ def launch_of(
 
 @cache
 def launch_function() -> Callable[..., int]:
-    """The driver's cuLaunchKernelEx, which takes a CUkernel as well. That of the bindings makes objects at each call.
+    """The driver's cuLaunchKernelEx. That of the bindings makes objects at each call.
 
     Raises:
         MissingToolchain: the CUDA bindings are not installed, or the driver is too old.

@@ -21,7 +21,7 @@ from tconv.errors import NotWarmedUp
 from tconv.jit.allocation import empty
 from tconv.jit.cache import cache_key, default_cache
 from tconv.jit.compile import Compiled, compile_source
-from tconv.jit.launch import launch_of
+from tconv.jit.launch import Function, launch_of
 from tconv.jit.toolchain import check_driver, cuda_core, driver, driver_version, uninterrupted
 from tconv.kernels.source import PREPARING, PREPARING_INPUTS, header_digest, header_directory, unit
 from tconv.planner import FAMILIES, Gpu, Kernel, Plan
@@ -47,38 +47,56 @@ class Built(NamedTuple):
     cubin: bytes
 
 
+#: A kernel, and those that prepare its weights and its inputs, None without.
+Functions = tuple[Function, Function | None, Function | None]
 #: What each planned kernel became; and it, and those that prepare its weights and its inputs, loaded.
-_loaded: dict[tuple[Kernel[Any], int, int], tuple[Kernel[Any], tuple[Any, Any, Any]]] = {}
+_loaded: dict[tuple[Kernel[Any], int, int], tuple[Kernel[Any], Functions]] = {}
 
 
 class Launcher:
     """One plan on one device.
 
     Args:
-        kernel: a loaded `cuda.core.Kernel` with the arguments of `tconv.kernels.source.unit`.
+        kernel: with the arguments of `tconv.kernels.source.unit`.
         plan: its grid, block, shared memory and sizes.
         device: index of the CUDA device.
         preparing: the kernel that prepares the weights, where the plan has a preparation.
         of_inputs: the kernel that prepares the inputs, where the plan has that.
     """
 
-    __slots__ = ("_device", "_prepare_alone", "_prepared_bytes", "enqueue", "preparing", "weights_last")
+    __slots__ = (
+        "_device",
+        "_prepare_alone",
+        "_prepared_bytes",
+        "enqueue",
+        "enqueue_prepared",
+        "preparing",
+        "weights_last",
+    )
 
-    #: Enqueues the kernels of a call on the current stream of the device, which is the current device: a function
-    #: ``(x, weight, bias, y, prepared=False, operands=())`` of addresses; `bias` is 0 for a layer without. `weight` is
-    #: that of the weights as they are, or, if `prepared`, of what `prepare` gave; `operands` are those of what the
-    #: layer's program reads. It raises RuntimeError if the driver refuses a launch.
+    #: Enqueues the kernels of a call on a stream of the device, which is the current device: a function
+    #: ``(stream, x, weight, bias, y, *operands)`` of the stream and addresses; `bias` is 0 for a layer without,
+    #: `operands` are of what the layer's program reads. It raises RuntimeError if the driver refuses a launch.
     enqueue: Callable[..., None]
-    #: The loaded kernel that prepares the weights, one for all sizes; None if they are taken as they are.
-    preparing: Any
+    #: The same, where `weight` is what `prepare` gave; for kernels that take weights as they are no other function.
+    enqueue_prepared: Callable[..., None]
+    #: The kernel that prepares the weights, one for all sizes; None if they are taken as they are.
+    preparing: Function | None
     #: Whether `prepare` reads weights in channels_last; else they are contiguous. So are those of `enqueue`.
     weights_last: bool
 
-    def __init__(self, kernel: Any, plan: Plan, device: int, preparing: Any = None, of_inputs: Any = None) -> None:
+    def __init__(
+        self,
+        kernel: Function,
+        plan: Plan,
+        device: int,
+        preparing: Function | None = None,
+        of_inputs: Function | None = None,
+    ) -> None:
         problem, layer = plan.problem, plan.problem.layer
         name = layer.describe()
 
-        def behind(kernel: Any) -> bool:
+        def behind(kernel: Function | None) -> bool:
             """Whether what is launched behind a kernel of ours begins while that runs, and waits for it itself.
 
             In front of the others anybody's kernel may stand, and write what they read at once.
@@ -107,39 +125,20 @@ class Launcher:
             what = f"the kernel that prepares the inputs of {name}"
             prepare_inputs = launch_of(what, of_inputs, how.grid, how.threads, addresses=2, numbers=sizes)
             input_bytes = math.prod(problem.input_shape) * layer.item_bytes
-        if prepare_weights is None and prepare_inputs is None:
-            self.enqueue = _alone(device, launch())
-        else:
-            launches = launch(overlapping=behind(preparing or of_inputs)), launch(overlapping=behind(of_inputs))
-            self.enqueue = self._with_preparations(*launches, prepare_weights, prepare_inputs, input_bytes)
+        self.enqueue = self.enqueue_prepared = launch(overlapping=behind(of_inputs))
+        if prepare_weights is not None:
+            self.enqueue = self._preparing_weights(prepare_weights, launch(overlapping=behind(preparing)))
+        if prepare_inputs is not None:
+            self.enqueue = _preparing_inputs(prepare_inputs, input_bytes, self.enqueue)
+            self.enqueue_prepared = _preparing_inputs(prepare_inputs, input_bytes, self.enqueue_prepared)
 
-    def _with_preparations(
-        self,
-        launch: Callable[..., None],
-        launch_if_prepared: Callable[..., None],
-        prepare_weights: Callable[..., None] | None,
-        prepare_inputs: Callable[..., None] | None,
-        input_bytes: int,
-    ) -> Callable[..., None]:
-        def enqueue(
-            x: int, weight: int, bias: int, y: int, prepared: bool = False, operands: tuple[int, ...] = ()
-        ) -> None:
-            stream = _C._cuda_getCurrentRawStream(self._device)
-            if prepare_inputs is not None:
-                # Freed when the call returns, as below.
-                ordered = empty((input_bytes,), _ONE_AFTER_THE_OTHER, torch.uint8)
-                prepare_inputs(stream, x, ordered.data_ptr())
-                x = ordered.data_ptr()
-            if prepared:
-                launch_if_prepared(stream, x, weight, bias, y, *operands)
-                return
-            if prepare_weights is not None:
-                # Freed when the call returns: whoever gets the memory next runs behind this stream's work.
-                own = self._prepare(stream, prepare_weights, weight)
-                weight = own.data_ptr()
-            launch(stream, x, weight, bias, y, *operands)
+    def _preparing_weights(self, prepare: Callable[..., None], enqueue: Callable[..., None]) -> Callable[..., None]:
+        def prepare_and_enqueue(stream: int, x: int, weight: int, *others: int) -> None:
+            # Freed when the call returns: whoever gets the memory next runs behind this stream's work.
+            prepared = self._prepare(stream, prepare, weight)
+            enqueue(stream, x, prepared.data_ptr(), *others)
 
-        return enqueue
+        return prepare_and_enqueue
 
     def prepare(self, weight: int, memory: Tensor | None = None) -> Tensor:
         """Enqueues the preparation alone, of the weights at address `weight`.
@@ -162,14 +161,16 @@ class Launcher:
         return memory
 
 
-def _alone(device: int, launch: Callable[..., None]) -> Callable[..., None]:
-    """`Launcher.enqueue` of a kernel for which nothing is prepared."""
-    stream_of = _C._cuda_getCurrentRawStream
+def _preparing_inputs(prepare: Callable[..., None], count: int, enqueue: Callable[..., None]) -> Callable[..., None]:
+    """`enqueue` behind the kernel that writes the inputs, so many bytes, in the order in which it takes them."""
 
-    def enqueue(x: int, weight: int, bias: int, y: int, prepared: bool = False, operands: tuple[int, ...] = ()) -> None:
-        launch(stream_of(device), x, weight, bias, y, *operands)
+    def prepare_and_enqueue(stream: int, x: int, *others: int) -> None:
+        # Freed when the call returns, as above.
+        ordered = empty((count,), _ONE_AFTER_THE_OTHER, torch.uint8)
+        prepare(stream, x, ordered.data_ptr())
+        enqueue(stream, ordered.data_ptr(), *others)
 
-    return enqueue
+    return prepare_and_enqueue
 
 
 def launcher(plan: Plan, device: int, built: Built | None = None) -> Launcher:
@@ -214,7 +215,7 @@ def _key(plan: Plan, device: int) -> tuple[Kernel[Any], int, int]:
     return plan.kernel, device, plan.shared_bytes
 
 
-def load_all(plan: Plan, cubin: bytes, device: int, name: str = _NAME) -> tuple[Any, Any, Any]:
+def load_all(plan: Plan, cubin: bytes, device: int, name: str = _NAME) -> Functions:
     """The functions of `plan` on `device`: its kernel, and what prepares its weights and its inputs, None without."""
     preparing = None if plan.preparation is None else load(cubin, PREPARING.format(name), 0, device)
     of_inputs = None if plan.inputs is None else load(cubin, PREPARING_INPUTS.format(name), 0, device)
@@ -272,18 +273,18 @@ def compile_kept(source: str, arch: str, *, name: str, headers: bool = False) ->
     return compiled
 
 
-def load(cubin: bytes, name: str, shared_bytes: int, device: int) -> Any:
-    """The function `name` of `cubin` as a `cuda.core.Kernel` that is ready to be launched on `device`."""
+def load(cubin: bytes, name: str, shared_bytes: int, device: int) -> Function:
+    """The function `name` of `cubin`, ready to be launched on `device`."""
     bindings = driver()
     with torch.cuda.device(device):
         cuda_core().Device(device).set_current()
         kernel = cuda_core().ObjectCode.from_cubin(cubin, name=name).get_kernel(name)
         # Modules load lazily; asking for the function loads it into this context now.
-        _checked(bindings.cuKernelGetFunction(kernel.handle))
+        handle = int(_checked(bindings.cuKernelGetFunction(kernel.handle)))
         if shared_bytes > _SHARED_BYTES_BY_DEFAULT:
             attribute = bindings.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             _checked(bindings.cuKernelSetAttribute(attribute, shared_bytes, kernel.handle, bindings.CUdevice(device)))
-    return kernel
+    return Function(handle, kernel)
 
 
 def written_by(cubin: bytes, name: str, device: int, count: int, arguments: Sequence[int]) -> list[int]:
@@ -323,7 +324,8 @@ def gpu_of(device: int) -> Gpu:
     )
 
 
-def _checked(answer: tuple[Any, ...]) -> None:
-    status = answer[0]
+def _checked(answer: tuple[Any, ...]) -> Any:
+    status, *found = answer
     if status != driver().CUresult.CUDA_SUCCESS:
         raise RuntimeError(f"the CUDA driver answered {status.name} while a kernel was loaded")
+    return found[0] if found else None

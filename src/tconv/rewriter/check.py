@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
-from torch import Tensor
+from torch import _C, Tensor
 
 from tconv.codegen.planned import PlannedLayer
 from tconv.emulator import run
@@ -501,8 +501,8 @@ def launch_on_gpu(cut: Cut, problem: Problem, compiled: Callable[[str, str, str]
         x, weight, bias = _as_launched(cut, x, weight, bias)
         place = _Place(problem, x)
         y = place.y
-        read = tuple(operand.data_ptr() for operand in operands)
-        launch(x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr(), operands=read)
+        addresses = (x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr())
+        launch(_C._cuda_getCurrentRawStream(device), *addresses, *(operand.data_ptr() for operand in operands))
         return place.result()
 
     return candidate

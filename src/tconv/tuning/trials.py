@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import _C, Tensor
 
 from tconv.evaluation.reference import Operands
 from tconv.jit.compile import Compiled
@@ -102,9 +102,9 @@ def caller(
         given = x.contiguous(memory_format=written)
         weights = laid_out(weight, launcher.weights_last) if once is None else once
         y = torch.empty(plan.problem.output_shape, dtype=x.dtype, device=x.device, memory_format=written)
-        of_program = tuple(each.data_ptr() for each in operands_read)
-        addresses = (weights.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr())
-        launcher.enqueue(given.data_ptr(), *addresses, prepared=once is not None, operands=of_program)
+        addresses = (given.data_ptr(), weights.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr())
+        enqueue = launcher.enqueue if once is None else launcher.enqueue_prepared
+        enqueue(_C._cuda_getCurrentRawStream(device), *addresses, *(each.data_ptr() for each in operands_read))
         return y.contiguous(memory_format=wanted)
 
     return call
