@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -15,7 +15,8 @@ from tconv.jit.toolchain import cuda_core, driver
 
 #: CUlaunchConfig: grid and block of three axes each, shared bytes, stream, attributes and how many there are.
 _CONFIG = struct.Struct("@7IQQI4x")
-_STREAM = struct.calcsize("@7I0Q")
+#: Where it has the stream, and what is behind it, in items of eight bytes.
+_STREAM, _ADDRESSES = struct.calcsize("@7I0Q") // 8, _CONFIG.size // 8
 #: CUlaunchAttribute: which it is, and a value of 64 bytes.
 _ATTRIBUTE = struct.Struct("@I4xI60x")
 #: The CUDA release that brought cuLaunchKernelEx.
@@ -51,8 +52,9 @@ def launch_of(
     """The launch of one kernel: a function of a stream and the addresses, which enqueues it on the current device.
 
     A block of memory holds the driver's CUlaunchConfig and, behind it, the kernel's parameters and where each of them
-    lies; a call writes the stream and the addresses. The driver has copied the block when it returns. Until then it is
-    not among the free ones, so that no other thread writes it.
+    lies; a call writes the stream and the addresses, as items of an array, which takes less time than packing them. The
+    driver has copied the block when it returns. Until then it is not among the free ones, so that no other thread
+    writes it.
 
     Args:
         what: names the kernel in errors.
@@ -67,36 +69,34 @@ def launch_of(
         RuntimeError: the driver refuses the launch.
     """
     config = (grid, 1, 1, threads, 1, 1, shared_bytes)
-    attributes, attribute_count = (ctypes.addressof(_overlapping()), 1) if overlapping else (0, 0)
-    # The attributes lie between the stream and the addresses.
-    pack = struct.Struct(f"@QQI4x{addresses + operands}Q").pack_into
+    attributes = (ctypes.addressof(_overlapping()), 1) if overlapping else (0, 0)
+    written = slice(_ADDRESSES, _ADDRESSES + addresses + operands)
     enqueue = launch_function()
-    free: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+    free: list[tuple[Any, tuple[Any, ...]]] = []
 
-    def new_block() -> tuple[Callable[..., None], tuple[Any, ...]]:
-        """What writes to a new block of memory, and the driver's arguments, which point into it."""
-        of_numbers = _CONFIG.size + 8 * (addresses + operands)
+    def new_block() -> tuple[Any, tuple[Any, ...]]:
+        """A new block of memory, and the driver's arguments, which point into it."""
+        of_numbers = 8 * written.stop
         of_places = of_numbers + (4 * len(numbers) + 7) // 8 * 8
         count = addresses + len(numbers) + operands
         memory = (ctypes.c_uint64 * (of_places // 8 + count))()
-        places = [ctypes.addressof(memory) + _CONFIG.size + 8 * place for place in range(addresses + operands)]
+        places = [ctypes.addressof(memory) + 8 * place for place in range(written.start, written.stop)]
         places[addresses:addresses] = [
             ctypes.addressof(memory) + of_numbers + 4 * place for place in range(len(numbers))
         ]
-        _CONFIG.pack_into(memory, 0, *config, 0, 0, 0)
+        _CONFIG.pack_into(memory, 0, *config, 0, *attributes)
         struct.pack_into(f"{len(numbers)}i", memory, of_numbers, *numbers)
         struct.pack_into(f"{count}Q", memory, of_places, *places)
         handle = ctypes.c_void_p(function.handle)
-        arguments = (ctypes.byref(memory), handle, ctypes.byref(memory, of_places), None)
-        return partial(pack, memory, _STREAM), arguments
+        return memory, (ctypes.byref(memory), handle, ctypes.byref(memory, of_places), None)
 
     def launch(stream: int, *given: int) -> None:
         try:
             block = free.pop()
         except IndexError:
             block = new_block()
-        write, arguments = block
-        write(stream, attributes, attribute_count, *given)
+        memory, arguments = block
+        memory[_STREAM], memory[written] = stream, given
         status = enqueue(*arguments)
         if status == _NO_CONTEXT:
             # torch makes a device's context current when a thread changes device, not when it merely allocates.
