@@ -24,6 +24,14 @@ struct Col2imRuns {
   }
 };
 
+// A weight that a thread loads: where it comes from, and where it goes in a stage.
+template <class Element>
+struct Col2imWeight {
+  const Element* from;
+  int place;
+  bool wanted, present;
+};
+
 // The copies of a thread for its set of warps. What a k-tile needs is a table of copies: weights are rows of channels,
 // inputs are rows of channels or, of `inputs_last`, of positions. Threads share a row; so a thread looks its places up
 // once, and goes on from there by what is constant or the same for all.
@@ -161,6 +169,10 @@ struct Col2imCopies {
 
  private:
   TCONV_DEVICE void begin_weights(unsigned char* to) {
+    if (Shape::weight_copy < 4) {
+      load_weights(to);
+      return;
+    }
     unsigned char* const weights =
         to + thread / weight_sharers * Shape::weight_pitch + thread % weight_sharers * Shape::weight_copy;
 #pragma unroll
@@ -176,6 +188,34 @@ struct Col2imCopies {
             exists(channel) &&
                 (Layer::weights_last ? number * weight_items % Tile::channels : number * weight_items) < rows);
     }
+  }
+  // Copies of two bytes are not asynchronous. A thread loads some before it writes the first, and waits once for these.
+  TCONV_DEVICE void load_weights(unsigned char* to) {
+    constexpr int most = Shape::loaded_at_once, at_once = weight_copies < most ? weight_copies : most;
+#pragma unroll
+    for (int before = 0; before < weight_copies; before += at_once) {
+      Element items[at_once];
+#pragma unroll
+      for (int i = 0; i < at_once; ++i) {
+        const Col2imWeight<Element> item = weight_item(before + i);
+        items[i] = item.present ? load_constant(item.from) : Element{};
+      }
+#pragma unroll
+      for (int i = 0; i < at_once; ++i) {
+        const Col2imWeight<Element> item = weight_item(before + i);
+        if (item.wanted) *reinterpret_cast<Element*>(to + item.place) = items[i];
+      }
+    }
+  }
+  // The thread's item `i` of a k-tile.
+  TCONV_DEVICE Col2imWeight<Element> weight_item(int i) const {
+    const int row = i / weight_turns * weight_rows, turn = i % weight_turns * weight_sharers;
+    const int channel = thread / weight_sharers + row, number = thread % weight_sharers + turn;
+    const bool wanted = i < weight_copies && number < Shape::channel_copies && channel < Shape::k_tile_channels;
+    return {weight + row * filter + (Layer::weights_last ? col2im_weight<Layer, Shape>(number) : turn),
+            Shape::factors_in_stages ? Shape::factor_place(channel, number * Shape::item_bytes)
+                                     : channel * Shape::weight_pitch + number * Shape::item_bytes,
+            wanted, wanted && exists(channel) && (Layer::weights_last ? number % Tile::channels : number) < rows};
   }
   TCONV_DEVICE void next_weights() { weight += Shape::splits * Shape::k_tile_channels * filter; }
 

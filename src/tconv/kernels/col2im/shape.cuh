@@ -71,6 +71,8 @@ struct Col2imShape {
                                         : Tile::patch_positions * item_bytes;
   // Of a channel's weights and of a position's channels in a k-tile.
   static constexpr int channel_copies = block_rows * item_bytes / weight_copy;
+  // Weights in copies of two bytes that a thread loads together, beside its accumulators.
+  static constexpr int loaded_at_once = 16;
   static constexpr int position_copies = Tile::k_tile_steps * 32 / input_copy;
   // Runs: the positions of an image are copied from the multiple of 16 bytes before them on, which differs from channel
   // to channel.

@@ -90,6 +90,8 @@ struct Col2imWgmmaShape {
                                         ? greatest_common_divisor(16, Layer::group_in_channels* item_bytes)
                                         : Tile::patch_positions * item_bytes;
   static constexpr int channel_copies = block_rows * item_bytes / weight_copy;
+  // Weights in copies of two bytes that a thread loads together, beside its accumulators.
+  static constexpr int loaded_at_once = row_tiles * product_rows / 2 < 64 ? 32 : 16;
   static constexpr int position_copies = k_tile_bytes / input_copy;
   static constexpr int run_items = 16 / item_bytes;
   static constexpr int run_copies = ceil_div(run_positions + run_items - 1, run_items);

@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from tconv.planner.col2im.inputs import LEAST_COPY
 from tconv.planner.col2im.launch import grid
 from tconv.planner.col2im.model import piece_cycles
 from tconv.planner.col2im_wgmma.launch import launch_traits
@@ -40,6 +41,8 @@ class Constants:
         k_tile, moved, shifted: of a set of warpgroups, for a k-tile; more for one whose inputs are moved and rounded;
             and for one of runs of 16 bits, which are moved.
         latency: the same, for one whose copies are waited for, shared by those on their way.
+        loaded: the same, for each weight that a thread loads, where copies of weights have two bytes and no thread
+            may ask for them ahead.
         result, output: of a block, for 32 results that are summed, and for 32 outputs, or vectors of them.
         stored: more for these, for each sector that they touch.
         alone: the same, for 32 outputs that are not summed position by position.
@@ -66,6 +69,7 @@ class Constants:
     shifted: float = 300.0
     step: float = 6.0
     latency: float = 216.0
+    loaded: float = 64.0
     result: float = 4.37
     output: float = 1.82
     stored: float = 0.411
@@ -131,6 +135,8 @@ def predict(
     results = 1.0 * warpgroups.splits * shape.rows * shape.all_positions / 32
     k_tile = fitted.k_tile + fitted.moved * moved + fitted.shifted * shifted + fitted.latency / shape.stages_ahead
     k_tile = k_tile + where(tile.prepared_inputs > 0, fitted.step * shape.row_tiles * tile.k_tile_steps, 0.0)
+    loaded = 1.0 * shape.k_tile_channels * shape.block_rows / shape.set_threads
+    k_tile = k_tile + where(shape.weight_copy < LEAST_COPY, fitted.loaded * loaded, 0.0)
     together = least(tile.blocks, of_multiprocessor)
     times = of_multiprocessor * together ** (fitted.together - 1) / _CLOCK
     parts = (
