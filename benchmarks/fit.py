@@ -1,5 +1,5 @@
-"""Fits the constants of the planner's models to the tiles of benchmarks/results/tiles.json, tiles-small.json and
-tiles-FAMILY.json.
+"""Fits the constants of the planner's models to the tiles of benchmarks/results/tiles.json, tiles-small.json,
+tiles-drawn.json and tiles-FAMILY.json.
 
     PYTHONPATH=src python3 benchmarks/fit.py --family mma
 
@@ -44,6 +44,8 @@ _MODELS: dict[str, ModuleType] = {
     "col2im_wgmma": col2im_wgmma_model,
     "col2im_rows": col2im_rows_model,
 }
+#: The constants of each family in the planner.
+FITTED_OF = {family: module.FITTED for family, module in _MODELS.items() if family in FAMILIES}
 #: What has constants of its own within a family.
 _RESIDENT = "col2im-resident"
 #: Columns that are not of the tile.
@@ -85,7 +87,7 @@ def measured(family: str, stored: Results) -> list[Measured]:
         name, _, of = key.rpartition(" ")
         if of != family or len(row["tiles"]) < 2:
             continue
-        problem = problem_of(known[name])
+        problem = problem_of(row.get("case") or known[name])
         problem = replace(problem, layer=replace(problem.layer, precision=row["precision"]))
         values = np.array([line.split() for line in row["tiles"]], dtype=float)
         columns = dict(zip(row["columns"].split(), values.T, strict=True))
@@ -140,7 +142,7 @@ def main() -> int:
     options = parser.parse_args()
     family = options.family
     of_family = f"tiles-{family.removesuffix('-resident')}"
-    names = [options.tiles] if options.tiles else ["tiles", "tiles-small", of_family]
+    names = [options.tiles] if options.tiles else ["tiles", "tiles-small", "tiles-drawn", of_family]
     stored = [found for name in names if (found := load(name)) is not None]
     layers = [one for found in stored for one in measured(family, found)]
     if not layers:

@@ -4,7 +4,8 @@
 
 Of each layer and family the tiles that its model ranks first, and some of the others at random. Prints a line for each:
 PyTorch's default, the tile that the model prefers, and the best one measured. Adds to benchmarks/results/tiles.json, or
-for one family alone to tiles-FAMILY.json, which benchmarks/fit.py reads; with --where to tiles-FAMILY-FIELD.json.
+for one family alone to tiles-FAMILY.json, which benchmarks/fit.py reads; with --where to tiles-FAMILY-FIELD.json; with
+--drawn to tiles-drawn.json, with the layers of benchmarks/drawn.py in place of those that have names.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from drawn import drawn
 from kinds import every_layer
 from layers import problem_of
 from results import Results, environment, kind, load, save
@@ -63,6 +65,9 @@ def run(options: argparse.Namespace) -> int:
     clock, started, wrong = CudaClock(), time.monotonic(), 0
     file = f"tiles-{options.family[0]}" if options.family and len(options.family) == 1 else "tiles"
     file += f"-{options.where}" if options.where else ""
+    layers = every_layer()
+    if options.drawn:
+        file, layers = "tiles-drawn", drawn(options.drawn, options.seed)
     kept = load(file)
     here = environment()
     if kept is None or options.fresh or kept["environment"] != here:
@@ -70,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
     with compilers() as pool:
         tried = {
             f"{name} {family}": (problem, tiles)
-            for name, case in every_layer().items()
+            for name, case in layers.items()
             for family in (options.family or FAMILIES)
             if options.only in name and (not options.kind or kind(case) == options.kind)
             if f"{name} {family}" not in kept["layers"]
@@ -84,7 +89,8 @@ def run(options: argparse.Namespace) -> int:
                     tile.trial.compiled.cancel()
                 continue
             row, mistakes = _measured(name, problem, tiles, clock, gpu)
-            kept["layers"][name], wrong = row, wrong + mistakes
+            known = {"case": layers[name.rpartition(" ")[0]]} if options.drawn else {}
+            kept["layers"][name], wrong = known | row, wrong + mistakes
             save(file, kept)
             torch.cuda.empty_cache()
     return 1 if wrong else 0
@@ -149,6 +155,8 @@ def main() -> int:
     parser.add_argument("--family", action="append", choices=list(FAMILIES), help="by default all")
     parser.add_argument("--first", type=int, default=6, help="of the model's ranking")
     parser.add_argument("--others", type=int, default=6, help="of the rest, at random")
+    parser.add_argument("--drawn", type=int, default=0, metavar="COUNT", help="so many layers, drawn at random")
+    parser.add_argument("--seed", type=int, default=0, help="of the draw")
     parser.add_argument("--only", default="", metavar="TEXT", help="only layers whose id contains this")
     parser.add_argument("--kind", default="", help="only layers of this kind, as in the README's table")
     parser.add_argument("--where", default="", metavar="FIELD", help="only tiles with this field, as prepared_inputs")

@@ -54,6 +54,7 @@ class Constants:
             with loads ahead, from a tile.
         weight_seconds: that a stage of weights takes at least, for each weight that a thread loads.
         norm: how sharply the largest limit rules.
+        launch: seconds from the launch to the first loads, and from the last products to the end; beside all else.
     """
 
     load: float = 2.2
@@ -83,6 +84,7 @@ class Constants:
     group_seconds_of_tile: float = 0.27e-6
     weight_seconds: float = 0.064e-6
     norm: float = 2.0
+    launch: float = 3.8e-6
 
 
 FITTED = Constants()
@@ -195,7 +197,8 @@ def predict(problem: Problem, tile: DirectTile, gpu: Gpu, fitted: Constants = FI
         chain_seconds,
     )
     together_seconds = sum(limit**fitted.norm for limit in limits) ** (1 / fitted.norm)
-    return DirectCost(*limits, SHORTEST_SECONDS + together_seconds + fused_seconds(problem, gpu))
+    seconds = SHORTEST_SECONDS + fitted.launch + together_seconds
+    return DirectCost(*limits, seconds + fused_seconds(problem, gpu))
 
 
 def _weights_at_once(shape: DirectShape) -> int:
