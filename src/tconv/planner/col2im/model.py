@@ -24,6 +24,8 @@ from tconv.problem import Layer, Problem
 _CLOCK = 1.75e9
 #: Cycles of a block for a tap's weights, where these lie together, and more for each copy of less than 16 bytes.
 _PIECE, _NARROW_COPY = 1.0, 2.5
+#: Taps of an output to which sums were fitted where a kernel has a depth.
+_FEW_TAPS = 4
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ class Constants:
         copy: of a multiprocessor, for a warp's instruction that copies.
         item: of a multiprocessor, for a warp's operands that come item by item from runs.
         result, output: of a multiprocessor, for a warp's 32 results that are summed, and for its 32 outputs.
+        tap: of a multiprocessor, more for 32 outputs and each of `taps_in_depth`.
         block: of a block beside all else: from its launch to its first products, and from its last to its end.
         step: of a set of warps, for a step.
         product: of a warp, for a product.
@@ -44,6 +47,7 @@ class Constants:
     item: float = 2.6
     result: float = 2.4
     output: float = 17.6
+    tap: float = 6.0
     block: float = 6200.0
     step: float = 266.0
     product: float = 15.3
@@ -135,7 +139,13 @@ def _at_once(problem: Problem, layer: Layer, tile: Col2imTile, gpu: Gpu, fitted:
     parts = (
         of_multiprocessor * (fitted.copy * copies + pieces) / _CLOCK,
         of_multiprocessor * fitted.item * items / _CLOCK,
-        of_multiprocessor * (fitted.result * results + fitted.output * outputs / (shape.threads / 32) ** 0.5) / _CLOCK,
+        of_multiprocessor
+        * (
+            fitted.result * results
+            + fitted.tap * taps_in_depth(layer) * outputs
+            + fitted.output * outputs / (shape.threads / 32) ** 0.5
+        )
+        / _CLOCK,
         waves * (fitted.block + shape.set_k_tiles * fitted.step + shape.set_steps * fitted.product * tiles) / _CLOCK,
         fitted.memory * problem.bytes_moved / gpu.copy_bandwidth,
     )
@@ -171,6 +181,12 @@ def _resident(problem: Problem, layer: Layer, tile: Col2imTile, gpu: Gpu, fitted
     together = sum(limit**fitted.norm for limit in limits) ** (1 / fitted.norm)
     fixed = waves * (fitted.block + fitted.weights * weights) / _CLOCK
     return Col2imCost(*parts, SHORTEST_SECONDS + fixed + together + fused_seconds(problem, gpu))
+
+
+def taps_in_depth(layer: Layer) -> int:
+    """Taps of an output that cost more than a result: those of kernels with a depth, whose sums are a loop of loops."""
+    taps = math.prod(axis.taps_per_phase for axis in layer.axes)
+    return max(0, taps - _FEW_TAPS) if layer.kernel[0] > 1 else 0
 
 
 def piece_cycles(shape: Col2imBlock, channels: Any) -> Any:

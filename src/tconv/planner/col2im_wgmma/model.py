@@ -13,7 +13,7 @@ from typing import Any
 
 from tconv.planner.col2im.inputs import LEAST_COPY
 from tconv.planner.col2im.launch import grid
-from tconv.planner.col2im.model import piece_cycles
+from tconv.planner.col2im.model import piece_cycles, taps_in_depth
 from tconv.planner.col2im_wgmma.launch import launch_traits
 from tconv.planner.col2im_wgmma.shape import Col2imWgmmaShape
 from tconv.planner.col2im_wgmma.tile import Col2imWgmmaTile
@@ -33,6 +33,7 @@ class Constants:
 
     Args:
         copy: of a block, for a warp's instruction that copies inputs. Copies of weights overlap the rest.
+        narrow: but for those of four bytes: of a block, for a warp's instruction.
         product, positions: of a block, for a warpgroup's instruction, and for each 8 positions of it.
         weight: of a block, for 32 weights of 32 bits that are loaded from a stage.
         move, item: of a block, for 32 inputs of 32 bits that are moved, and for 32 items of 16 bits that are, of runs.
@@ -46,6 +47,7 @@ class Constants:
         result, output: of a block, for 32 results that are summed, and for 32 outputs, or vectors of them.
         stored: more for these, for each sector that they touch.
         alone: the same, for 32 outputs that are not summed position by position.
+        tap: more for these, for each of `taps_in_depth`.
         block: of a block beside all else: from its launch to its first products, and from its last to its end.
         again: how much of that a block costs which follows another one.
         once: how often an output's byte counts more where all blocks run at once: all load, then all store.
@@ -59,6 +61,7 @@ class Constants:
     """
 
     copy: float = 5.27
+    narrow: float = 4.0
     product: float = 24.0
     positions: float = 1.2
     weight: float = 1.39
@@ -74,6 +77,7 @@ class Constants:
     output: float = 1.82
     stored: float = 0.411
     alone: float = 15.0
+    tap: float = 6.0
     block: float = 5400.0
     again: float = 0.572
     once: float = 1.2
@@ -127,7 +131,8 @@ def predict(
     # Neighbouring threads store neighbouring positions: a sector for each, or several share one.
     touched = least(32, layer.stride[2] * layer.item_bytes)
     by_position = (fitted.output + fitted.stored * touched) / shape.vector
-    stored = where(shape.sums_by_position, by_position, fitted.alone) * outputs
+    alone = fitted.alone + fitted.tap * taps_in_depth(layer)
+    stored = where(shape.sums_by_position, by_position, alone) * outputs
     # Neighbouring threads store neighbouring positions, each some of the channels.
     in_vectors = (tile.channels_last > 0) & shape.sums_by_position
     vectors = where(in_vectors, 32 * blocks * outputs / shape.channels_stored, 0.0)
@@ -139,8 +144,10 @@ def predict(
     k_tile = k_tile + where(shape.weight_copy < LEAST_COPY, fitted.loaded * loaded, 0.0)
     together = least(tile.blocks, of_multiprocessor)
     times = of_multiprocessor * together ** (fitted.together - 1) / _CLOCK
+    of_weights = channels * shape.block_rows * layer.item_bytes / shape.weight_copy / 32
+    narrow = where(shape.weight_copy == LEAST_COPY, fitted.narrow * of_weights, 0.0)
     parts = (
-        times * (fitted.copy * copies + piece_cycles(shape, channels)),
+        times * (fitted.copy * copies + narrow + piece_cycles(shape, channels)),
         times * instructions * (fitted.product + fitted.positions * shape.product_rows / 8),
         times * (fitted.weight * weights + fitted.item * items + fitted.move * moves),
         times * shape.set_k_tiles * k_tile,
