@@ -279,7 +279,7 @@ def _define(space):
     return defined
 
 # torch.compile and dispatch modes see a call as this one operator. Its namespace has the digest of this file.
-_OPERATOR = _define("tconv_d6dc0ebe5adb2366")
+_OPERATOR = _define("tconv_893f74a432a88a20")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # modules keep their options like this
@@ -1573,20 +1573,20 @@ struct conv_transpose2d_layer {
   static constexpr int block_tile_columns = 24, block_tile_rows = 10, block_tile_images = 1, halo_rows = 12,
       shared_bytes = 224400, k_tiles = 2, k_tile_vectors = 8, piece_bytes = 16384, stacked_rows = 5,
       block_tile_positions = 240, thread_patches = 7, patch_lanes = 12, patch_columns = 4, row_patches = 7,
-      halo_patches = 84, k_tile_channels = 32, channel_bytes = 1440, patch_bytes = 16, input_stages = 2, inputs_at =
-      114688, input_stage_bytes = 46080, k_tile_bytes = 128, weight_stages = 7, weight_stage_bytes = 16384,
-          row_places = 28, k_tile_steps = 4;
+      halo_patches = 84, k_tile_channels = 32, channel_bytes = 1440, patch_bytes = 16, input_stages = 2,
+      inputs_at = 114688, input_stage_bytes = 46080, k_tile_bytes = 128, weight_stages = 7, weight_stage_bytes = 16384,
+      row_places = 28, k_tile_steps = 4;
 };
 
 // 2-D 64->128 k(3,5) s1 tf32
 struct conv_transpose2d_any_size_layer {
   using Rows = FactorRows<64>;
-  static constexpr int block_tile_columns = 32, block_tile_rows = 4, block_tile_images = 2, halo_rows = 6, shared_bytes
-      = 224496, k_tiles = 4, k_tile_vectors = 4, piece_bytes = 8192, stacked_rows = 2, block_tile_positions = 256,
-          thread_patches = 5, patch_lanes = 96, patch_columns = 1, row_patches = 36, halo_patches = 432,
-          k_tile_channels =
-      16, channel_bytes = 1824, patch_bytes = 4, input_stages = 4, inputs_at = 90112, input_stage_bytes = 29184,
-          k_tile_bytes = 64, weight_stages = 11, weight_stage_bytes = 8192, row_places = 36, k_tile_steps = 2;
+  static constexpr int block_tile_columns = 32, block_tile_rows = 4, block_tile_images = 2, halo_rows = 6,
+      shared_bytes = 224496, k_tiles = 4, k_tile_vectors = 4, piece_bytes = 8192, stacked_rows = 2,
+      block_tile_positions = 256, thread_patches = 5, patch_lanes = 96, patch_columns = 1, row_patches = 36,
+      halo_patches = 432, k_tile_channels = 16, channel_bytes = 1824, patch_bytes = 4, input_stages = 4,
+      inputs_at = 90112, input_stage_bytes = 29184, k_tile_bytes = 64, weight_stages = 11, weight_stage_bytes = 8192,
+      row_places = 36, k_tile_steps = 2;
 };
 
 TCONV_CONSTANT Launch conv_transpose2d_launch(const Sizes& sizes) {

@@ -274,7 +274,7 @@ def _define(space):
     return defined
 
 # torch.compile and dispatch modes see a call as this one operator. Its namespace has the digest of this file.
-_OPERATOR = _define("tconv_353936382a4bdc2b")
+_OPERATOR = _define("tconv_490c638ed0d01513")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # modules keep their options like this
@@ -571,6 +571,7 @@ constexpr int kThreads = 128 * (kConsumers + 1);
 constexpr int kLoaders = 96;
 constexpr int kChannelBlocks = (kGroupOutChannels + kChannels - 1) / kChannels;
 constexpr int kTaps = kKernel * kKernel;
+constexpr int kRowLanes = 32;
 constexpr int kAccumulated = 28115776;
 constexpr int kAccumulatedProducts = 9;
 constexpr int kBatchSteps = 2;
@@ -1316,14 +1317,15 @@ template <class Kernel> struct WgmmaStore {
     }
   }
 
-  // Outputs without taps: what the epilogue makes of 0. Contiguous ones are not staged. The warps of both warpgroups
-  // share the channels; a warp stores rows, or where all rows of a slab have no taps, all of them as one.
+  // Outputs without taps: what the epilogue makes of 0. Contiguous ones are not staged. The teams of both warpgroups
+  // share the channels; a team stores rows, or where all rows of a slab have no taps, all of them as one.
   TCONV_DEVICE void store_without_taps() const {
     const int depth_phase = block_phase / (kStride * kStride), row_phase = block_phase / kStride % kStride;
     const int first_column = block_tile.column * kStride, end = first_column + Kernel::block_tile_columns * kStride;
     const int row_columns = (end < columns ? end : columns) - first_column;
 #pragma unroll 1
-    for (int channel = warp; channel < kChannels; channel += 4 * kConsumers) {
+    for (int channel = warp * (32 / kRowLanes) + lane / kRowLanes; channel < kChannels;
+         channel += 4 * kConsumers * (32 / kRowLanes)) {
       for (int number = 0; number < 1; ++number) {
         const int image = block_tile.image + number, depth = block_tile.depth + depth_phase;
         if (image >= batch || !in_range(depth, depths)) continue;
@@ -1340,15 +1342,17 @@ template <class Kernel> struct WgmmaStore {
     }
   }
 
-  // Outputs from 0 that follow each other in memory, by a warp: 16 aligned bytes at once, and one by one at the ends.
+  // Outputs from 0 that follow each other in memory, by a team: 16 aligned bytes at once, and one by one at the ends.
   TCONV_DEVICE void store_span(float* to, int count) const {
+    const int team_lane = lane % kRowLanes;
     const int place = static_cast<int>(reinterpret_cast<unsigned long long>(to) / kItemBytes % kVectorItems);
     const int to_border = (kVectorItems - place) % kVectorItems, before = to_border < count ? to_border : count;
     const int after = (count - before) % kVectorItems, vectors = (count - before) / kVectorItems;
-    store_empty<1>(to + lane, lane < before);
+    store_empty<1>(to + team_lane, team_lane < before);
 #pragma unroll 1
-    for (int i = lane; i < vectors; i += 32) store_empty<kVectorItems>(to + before + i * kVectorItems, true);
-    store_empty<1>(to + count - after + lane, lane < after);
+    for (int i = team_lane; i < vectors; i += kRowLanes)
+      store_empty<kVectorItems>(to + before + i * kVectorItems, true);
+    store_empty<1>(to + count - after + team_lane, team_lane < after);
   }
   template <int width> TCONV_DEVICE void store_empty(float* to, bool present) const {
     float values[width] = {};
@@ -1626,16 +1630,16 @@ TCONV_DEVICE void wgmma(const float* x, const float* weight, float* y, int y_cha
 
 // 2-D 32->64 k3 s5 p1 d2 tf32_rna
 struct conv_transpose2d_layer {
-  static constexpr int block_tile_columns = 128, block_tile_rows = 1, halo_rows = 2, shared_bytes = 174464, stacked_rows
-      = 1, thread_patches = 3, patch_columns = 4, halo_patches = 66, channel_bytes = 1056, patch_bytes = 16,
-          input_stage_bytes = 33792, barriers_at = 174336, row_places = 132, staged_at = 153600;
+  static constexpr int block_tile_columns = 128, block_tile_rows = 1, halo_rows = 2, shared_bytes = 174464,
+      stacked_rows = 1, thread_patches = 3, patch_columns = 4, halo_patches = 66, channel_bytes = 1056,
+      patch_bytes = 16, input_stage_bytes = 33792, barriers_at = 174336, row_places = 132, staged_at = 153600;
 };
 
 // 2-D 32->64 k3 s5 p1 d2 tf32_rna
 struct conv_transpose2d_any_size_layer {
-  static constexpr int block_tile_columns = 32, block_tile_rows = 4, halo_rows = 5, shared_bytes = 125312, stacked_rows
-      = 4, thread_patches = 7, patch_columns = 1, halo_patches = 165, channel_bytes = 672, patch_bytes = 4,
-          input_stage_bytes = 21504, barriers_at = 125184, row_places = 33, staged_at = 104448;
+  static constexpr int block_tile_columns = 32, block_tile_rows = 4, halo_rows = 5, shared_bytes = 125312,
+      stacked_rows = 4, thread_patches = 7, patch_columns = 1, halo_patches = 165, channel_bytes = 672, patch_bytes = 4,
+      input_stage_bytes = 21504, barriers_at = 125184, row_places = 33, staged_at = 104448;
 };
 
 TCONV_CONSTANT Launch conv_transpose2d_launch(const Sizes& sizes) {

@@ -305,7 +305,7 @@ def _define(space):
     return defined
 
 # torch.compile and dispatch modes see a call as this one operator. Its namespace has the digest of this file.
-_OPERATOR = _define("tconv_8a5983cc4fda3665")
+_OPERATOR = _define("tconv_8a4829cc63124fb6")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # modules keep their options like this
@@ -1913,13 +1913,12 @@ struct conv_ups_0_up_layer {
   static constexpr int group_in_channels = 512, block_tile_columns = 16, block_tile_rows = 8, block_tile_images = 1,
       halo_rows = 8, weight_sets = 8, shared_bytes = 217792, group_out_channels = 256, stacked_rows = 8,
       block_tile_positions = 128, row_blocks = 8, phase_sets = 2, phases = 2, channel_blocks = 4, thread_patches = 1,
-      patch_lanes = 32, patch_columns = 4, row_patches = 4, halo_patches = 32, k_tile_channels = 32, channel_bytes =
-      544, patch_bytes = 16, input_stages = 4, inputs_at = 131072, input_stage_bytes = 17408, k_tiles = 16,
-          k_tile_vectors = 8, resident = 0, position_tiles = 1, product_rows = 128, product_phases = 2, channels = 64,
-          whole_channels = 1, most_width = 4, block_units = 8192, block_weights = 256, k_tile_pieces = 2,
-          piece_bytes = 8192, k_tile_bytes = 128, weight_stages = 8, weight_stage_bytes = 16384, batch_steps = 2,
-          fragments = 1, barriers_at = 217600, row_places = 16, k_tile_steps
-      = 4, own_weights = 0, staged_at = 200704;
+      patch_lanes = 32, patch_columns = 4, row_patches = 4, halo_patches = 32, k_tile_channels = 32,
+      channel_bytes = 544, patch_bytes = 16, input_stages = 4, inputs_at = 131072, input_stage_bytes = 17408,
+      k_tiles = 16, k_tile_vectors = 8, resident = 0, position_tiles = 1, product_rows = 128, product_phases = 2,
+      channels = 64, whole_channels = 1, most_width = 4, block_units = 8192, block_weights = 256, k_tile_pieces = 2,
+      piece_bytes = 8192, k_tile_bytes = 128, weight_stages = 8, weight_stage_bytes = 16384, batch_steps = 2,
+      fragments = 1, barriers_at = 217600, row_places = 16, k_tile_steps = 4, own_weights = 0, staged_at = 200704;
   static constexpr long long preparing_items = 32768, weight_bytes = 2097152, set_bytes = 262144;
 };
 
@@ -1930,13 +1929,12 @@ struct conv_ups_0_up_any_size_layer {
   static constexpr int group_in_channels = 512, block_tile_columns = 19, block_tile_rows = 6, block_tile_images = 1,
       halo_rows = 6, weight_sets = 4, shared_bytes = 215664, group_out_channels = 256, stacked_rows = 6,
       block_tile_positions = 114, row_blocks = 4, phase_sets = 1, phases = 4, channel_blocks = 4, thread_patches = 5,
-      patch_lanes = 24, patch_columns = 1, row_patches = 19, halo_patches = 114, k_tile_channels = 32, channel_bytes =
-      544, patch_bytes = 4, input_stages = 2, inputs_at = 163840, input_stage_bytes = 17408, k_tiles = 16,
-          k_tile_vectors = 8, resident = 0, position_tiles = 1, product_rows = 256, product_phases = 4, channels = 64,
-          whole_channels = 1, most_width = 2, block_units = 8192, block_weights = 256, k_tile_pieces = 4,
-          piece_bytes = 8192, k_tile_bytes = 128, weight_stages = 5, weight_stage_bytes = 32768, batch_steps = 2,
-          fragments = 1, barriers_at = 215552, row_places = 19, k_tile_steps
-      = 4, own_weights = 0, staged_at = 198656;
+      patch_lanes = 24, patch_columns = 1, row_patches = 19, halo_patches = 114, k_tile_channels = 32,
+      channel_bytes = 544, patch_bytes = 4, input_stages = 2, inputs_at = 163840, input_stage_bytes = 17408,
+      k_tiles = 16, k_tile_vectors = 8, resident = 0, position_tiles = 1, product_rows = 256, product_phases = 4,
+      channels = 64, whole_channels = 1, most_width = 2, block_units = 8192, block_weights = 256, k_tile_pieces = 4,
+      piece_bytes = 8192, k_tile_bytes = 128, weight_stages = 5, weight_stage_bytes = 32768, batch_steps = 2,
+      fragments = 1, barriers_at = 215552, row_places = 19, k_tile_steps = 4, own_weights = 0, staged_at = 198656;
   static constexpr long long preparing_items = 32768, weight_bytes = 2097152, set_bytes = 524288;
 };
 
@@ -1947,13 +1945,12 @@ struct conv_ups_1_up_layer {
   static constexpr int group_in_channels = 256, block_tile_columns = 32, block_tile_rows = 1, block_tile_images = 4,
       halo_rows = 1, weight_sets = 2, shared_bytes = 215664, group_out_channels = 128, stacked_rows = 1,
       block_tile_positions = 128, row_blocks = 2, phase_sets = 2, phases = 2, channel_blocks = 1, thread_patches = 1,
-      patch_lanes = 32, patch_columns = 4, row_patches = 8, halo_patches = 32, k_tile_channels = 32, channel_bytes =
-      544, patch_bytes = 16, input_stages = 2, inputs_at = 163840, input_stage_bytes = 17408, k_tiles = 8,
-          k_tile_vectors = 8, resident = 0, position_tiles = 1, product_rows = 256, product_phases = 2, channels = 128,
-          whole_channels = 1, most_width = 4, block_units = 8192, block_weights = 512, k_tile_pieces = 2,
-          piece_bytes = 16384, k_tile_bytes = 128, weight_stages = 5, weight_stage_bytes = 32768, batch_steps = 2,
-          fragments = 1, barriers_at = 215552, row_places = 32, k_tile_steps
-      = 4, own_weights = 0, staged_at = 198656;
+      patch_lanes = 32, patch_columns = 4, row_patches = 8, halo_patches = 32, k_tile_channels = 32,
+      channel_bytes = 544, patch_bytes = 16, input_stages = 2, inputs_at = 163840, input_stage_bytes = 17408,
+      k_tiles = 8, k_tile_vectors = 8, resident = 0, position_tiles = 1, product_rows = 256, product_phases = 2,
+      channels = 128, whole_channels = 1, most_width = 4, block_units = 8192, block_weights = 512, k_tile_pieces = 2,
+      piece_bytes = 16384, k_tile_bytes = 128, weight_stages = 5, weight_stage_bytes = 32768, batch_steps = 2,
+      fragments = 1, barriers_at = 215552, row_places = 32, k_tile_steps = 4, own_weights = 0, staged_at = 198656;
   static constexpr long long preparing_items = 8192, weight_bytes = 524288, set_bytes = 262144;
 };
 
@@ -1964,13 +1961,12 @@ struct conv_ups_1_up_any_size_layer {
   static constexpr int group_in_channels = 256, block_tile_columns = 39, block_tile_rows = 3, block_tile_images = 1,
       halo_rows = 3, weight_sets = 3, shared_bytes = 216720, group_out_channels = 128, stacked_rows = 3,
       block_tile_positions = 117, row_blocks = 3, phase_sets = 1, phases = 4, channel_blocks = 3, thread_patches = 5,
-      patch_lanes = 24, patch_columns = 1, row_patches = 39, halo_patches = 117, k_tile_channels = 32, channel_bytes =
-      544, patch_bytes = 4, input_stages = 3, inputs_at = 147456, input_stage_bytes = 17408, k_tiles = 8,
-          k_tile_vectors = 8, resident = 0, position_tiles = 1, product_rows = 192, product_phases = 4, channels = 48,
-          whole_channels = 0, most_width = 2, block_units = 3072, block_weights = 192, k_tile_pieces = 4,
-          piece_bytes = 6144, k_tile_bytes = 128, weight_stages = 6, weight_stage_bytes = 24576, batch_steps = 2,
-          fragments = 1, barriers_at = 216576, row_places = 39, k_tile_steps
-      = 4, own_weights = 0, staged_at = 199680;
+      patch_lanes = 24, patch_columns = 1, row_patches = 39, halo_patches = 117, k_tile_channels = 32,
+      channel_bytes = 544, patch_bytes = 4, input_stages = 3, inputs_at = 147456, input_stage_bytes = 17408,
+      k_tiles = 8, k_tile_vectors = 8, resident = 0, position_tiles = 1, product_rows = 192, product_phases = 4,
+      channels = 48, whole_channels = 0, most_width = 2, block_units = 3072, block_weights = 192, k_tile_pieces = 4,
+      piece_bytes = 6144, k_tile_bytes = 128, weight_stages = 6, weight_stage_bytes = 24576, batch_steps = 2,
+      fragments = 1, barriers_at = 216576, row_places = 39, k_tile_steps = 4, own_weights = 0, staged_at = 199680;
   static constexpr long long preparing_items = 9216, weight_bytes = 589824, set_bytes = 196608;
 };
 
@@ -1981,13 +1977,12 @@ struct conv_ups_2_up_layer {
   static constexpr int group_in_channels = 128, block_tile_columns = 64, block_tile_rows = 1, block_tile_images = 2,
       halo_rows = 1, weight_sets = 1, shared_bytes = 217728, group_out_channels = 64, stacked_rows = 1,
       block_tile_positions = 128, row_blocks = 1, phase_sets = 1, phases = 4, channel_blocks = 1, thread_patches = 1,
-      patch_lanes = 32, patch_columns = 4, row_patches = 16, halo_patches = 32, k_tile_channels = 32, channel_bytes =
-      544, patch_bytes = 16, input_stages = 4, inputs_at = 131072, input_stage_bytes = 17408, k_tiles = 4,
-          k_tile_vectors = 8, resident = 1, position_tiles = 1, product_rows = 256, product_phases = 4, channels = 64,
-          whole_channels = 1, most_width = 4, block_units = 2048, block_weights = 256, k_tile_pieces = 4,
-          piece_bytes = 8192, k_tile_bytes = 128, weight_stages = 4, weight_stage_bytes = 32768, batch_steps = 2,
-          fragments = 1, barriers_at = 217600, row_places = 64, k_tile_steps
-      = 4, own_weights = 0, staged_at = 200704;
+      patch_lanes = 32, patch_columns = 4, row_patches = 16, halo_patches = 32, k_tile_channels = 32,
+      channel_bytes = 544, patch_bytes = 16, input_stages = 4, inputs_at = 131072, input_stage_bytes = 17408,
+      k_tiles = 4, k_tile_vectors = 8, resident = 1, position_tiles = 1, product_rows = 256, product_phases = 4,
+      channels = 64, whole_channels = 1, most_width = 4, block_units = 2048, block_weights = 256, k_tile_pieces = 4,
+      piece_bytes = 8192, k_tile_bytes = 128, weight_stages = 4, weight_stage_bytes = 32768, batch_steps = 2,
+      fragments = 1, barriers_at = 217600, row_places = 64, k_tile_steps = 4, own_weights = 0, staged_at = 200704;
   static constexpr long long preparing_items = 2048, weight_bytes = 131072, set_bytes = 131072;
 };
 
@@ -1998,13 +1993,12 @@ struct conv_ups_2_up_any_size_layer {
   static constexpr int group_in_channels = 128, block_tile_columns = 40, block_tile_rows = 3, block_tile_images = 1,
       halo_rows = 3, weight_sets = 1, shared_bytes = 217728, group_out_channels = 64, stacked_rows = 3,
       block_tile_positions = 120, row_blocks = 1, phase_sets = 1, phases = 4, channel_blocks = 1, thread_patches = 5,
-      patch_lanes = 24, patch_columns = 1, row_patches = 40, halo_patches = 120, k_tile_channels = 32, channel_bytes =
-      544, patch_bytes = 4, input_stages = 4, inputs_at = 131072, input_stage_bytes = 17408, k_tiles = 4,
-          k_tile_vectors = 8, resident = 1, position_tiles = 1, product_rows = 256, product_phases = 4, channels = 64,
-          whole_channels = 1, most_width = 4, block_units = 2048, block_weights = 256, k_tile_pieces = 4,
-          piece_bytes = 8192, k_tile_bytes = 128, weight_stages = 4, weight_stage_bytes = 32768, batch_steps = 2,
-          fragments = 1, barriers_at = 217600, row_places = 40, k_tile_steps
-      = 4, own_weights = 0, staged_at = 200704;
+      patch_lanes = 24, patch_columns = 1, row_patches = 40, halo_patches = 120, k_tile_channels = 32,
+      channel_bytes = 544, patch_bytes = 4, input_stages = 4, inputs_at = 131072, input_stage_bytes = 17408,
+      k_tiles = 4, k_tile_vectors = 8, resident = 1, position_tiles = 1, product_rows = 256, product_phases = 4,
+      channels = 64, whole_channels = 1, most_width = 4, block_units = 2048, block_weights = 256, k_tile_pieces = 4,
+      piece_bytes = 8192, k_tile_bytes = 128, weight_stages = 4, weight_stage_bytes = 32768, batch_steps = 2,
+      fragments = 1, barriers_at = 217600, row_places = 40, k_tile_steps = 4, own_weights = 0, staged_at = 200704;
   static constexpr long long preparing_items = 2048, weight_bytes = 131072, set_bytes = 131072;
 };
 
@@ -2015,13 +2009,12 @@ struct conv_ups_3_up_layer {
   static constexpr int group_in_channels = 64, block_tile_columns = 128, block_tile_rows = 1, block_tile_images = 2,
       halo_rows = 1, weight_sets = 1, shared_bytes = 117376, group_out_channels = 32, stacked_rows = 1,
       block_tile_positions = 256, row_blocks = 1, phase_sets = 1, phases = 4, channel_blocks = 1, thread_patches = 2,
-      patch_lanes = 32, patch_columns = 4, row_patches = 32, halo_patches = 64, k_tile_channels = 16, channel_bytes =
-      1056, patch_bytes = 16, input_stages = 4, inputs_at = 32768, input_stage_bytes = 16896, k_tiles = 4,
-          k_tile_vectors = 4, resident = 1, position_tiles = 2, product_rows = 128, product_phases = 4, channels = 32,
-          whole_channels = 1, most_width = 4, block_units = 512, block_weights = 128, k_tile_pieces = 4,
-          piece_bytes = 2048, k_tile_bytes = 64, weight_stages = 4, weight_stage_bytes = 8192, batch_steps = 1,
-          fragments = 2, barriers_at = 117248, row_places = 128, k_tile_steps
-      = 2, own_weights = 1, staged_at = 100352;
+      patch_lanes = 32, patch_columns = 4, row_patches = 32, halo_patches = 64, k_tile_channels = 16,
+      channel_bytes = 1056, patch_bytes = 16, input_stages = 4, inputs_at = 32768, input_stage_bytes = 16896,
+      k_tiles = 4, k_tile_vectors = 4, resident = 1, position_tiles = 2, product_rows = 128, product_phases = 4,
+      channels = 32, whole_channels = 1, most_width = 4, block_units = 512, block_weights = 128, k_tile_pieces = 4,
+      piece_bytes = 2048, k_tile_bytes = 64, weight_stages = 4, weight_stage_bytes = 8192, batch_steps = 1,
+      fragments = 2, barriers_at = 117248, row_places = 128, k_tile_steps = 2, own_weights = 1, staged_at = 100352;
   static constexpr long long preparing_items = 0, weight_bytes = 0, set_bytes = 32768;
 };
 
@@ -2032,13 +2025,12 @@ struct conv_ups_3_up_any_size_layer {
   static constexpr int group_in_channels = 64, block_tile_columns = 80, block_tile_rows = 3, block_tile_images = 1,
       halo_rows = 3, weight_sets = 1, shared_bytes = 184928, group_out_channels = 32, stacked_rows = 3,
       block_tile_positions = 240, row_blocks = 1, phase_sets = 1, phases = 4, channel_blocks = 1, thread_patches = 5,
-      patch_lanes = 48, patch_columns = 1, row_patches = 80, halo_patches = 240, k_tile_channels = 32, channel_bytes =
-      1056, patch_bytes = 4, input_stages = 4, inputs_at = 32768, input_stage_bytes = 33792, k_tiles = 2,
-          k_tile_vectors = 8, resident = 1, position_tiles = 2, product_rows = 128, product_phases = 4, channels = 32,
-          whole_channels = 1, most_width = 4, block_units = 512, block_weights = 128, k_tile_pieces = 4,
-          piece_bytes = 4096, k_tile_bytes = 128, weight_stages = 2, weight_stage_bytes = 16384, batch_steps = 2,
-          fragments = 2, barriers_at = 184832, row_places = 80, k_tile_steps
-      = 4, own_weights = 1, staged_at = 167936;
+      patch_lanes = 48, patch_columns = 1, row_patches = 80, halo_patches = 240, k_tile_channels = 32,
+      channel_bytes = 1056, patch_bytes = 4, input_stages = 4, inputs_at = 32768, input_stage_bytes = 33792,
+      k_tiles = 2, k_tile_vectors = 8, resident = 1, position_tiles = 2, product_rows = 128, product_phases = 4,
+      channels = 32, whole_channels = 1, most_width = 4, block_units = 512, block_weights = 128, k_tile_pieces = 4,
+      piece_bytes = 4096, k_tile_bytes = 128, weight_stages = 2, weight_stage_bytes = 16384, batch_steps = 2,
+      fragments = 2, barriers_at = 184832, row_places = 80, k_tile_steps = 4, own_weights = 1, staged_at = 167936;
   static constexpr long long preparing_items = 0, weight_bytes = 0, set_bytes = 32768;
 };
 

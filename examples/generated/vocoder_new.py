@@ -299,7 +299,7 @@ def _define(space):
     return defined
 
 # torch.compile and dispatch modes see a call as this one operator. Its namespace has the digest of this file.
-_OPERATOR = _define("tconv_74b1045f12c5f2b8")
+_OPERATOR = _define("tconv_6ec98b87dbb5b7f9")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # modules keep their options like this
@@ -1442,52 +1442,56 @@ TCONV_DEVICE void col2im_wgmma(const float* x, const float* weight, const float*
 struct conv_ups_0_layer {
   using Width = Col2imSpan<Axis<16, 8, 4, 1>, 96, 4, 1>;
   using Order = BlockOrder<32, 0>;
-  static constexpr int block_tile_columns = 96, group_in_channels = 256, weight_sets = 32, threads = 256, shared_bytes =
-      221184, size = 96, step = 92, stride = 8, sum_channels = 1, channels = 4, group_out_channels = 128, phases = 8,
-      kernel = 16, moved = 4, tap_period = 8, sums = 6400, of_channel = 16, sums_pitch = 100, splits = 2, vector = 4,
-      run_positions = 96, padding = 4, input_pitch = 384, run_copies = 25, channel_copies = 16, set_threads = 128,
-      row_copies = 24, stages_ahead = 4, stage_weight_bytes = 9216, set_k_tiles = 4, weight_pitch = 288,
-      warpgroups_high = 1, stages = 4, eights = 16, positions = 96, position_turns = 1, product_rows = 96, row_blocks
-      = 32, set_bytes = 110592, moved_bytes = 24576, stage_bytes = 21504, factor_bytes = 12288;
+  static constexpr int block_tile_columns = 96, group_in_channels = 256, weight_sets = 32, threads = 256,
+      shared_bytes = 221184, size = 96, step = 92, stride = 8, sum_channels = 1, channels = 4, group_out_channels = 128,
+      phases = 8, kernel = 16, moved = 4, tap_period = 8, sums = 6400, of_channel = 16, sums_pitch = 100, splits = 2,
+      vector = 4, run_positions = 96, padding = 4, input_pitch = 384, run_copies = 25, channel_copies = 16,
+      set_threads = 128, row_copies = 24, stages_ahead = 4, stage_weight_bytes = 9216, set_k_tiles = 4,
+      weight_pitch = 288, warpgroups_high = 1, stages = 4, eights = 16, positions = 96, position_turns = 1,
+      product_rows = 96, row_blocks = 32, set_bytes = 110592, moved_bytes = 24576, stage_bytes = 21504,
+      factor_bytes = 12288;
 };
 
 // 1-D 128->64 k16 s8 p4 bias tf32
 struct conv_ups_1_layer {
   using Width = Col2imSpan<Axis<16, 8, 4, 1>, 192, 4, 1>;
   using Order = BlockOrder<11, 0>;
-  static constexpr int block_tile_columns = 192, group_in_channels = 128, weight_sets = 11, threads = 256, shared_bytes
-      = 217088, size = 192, step = 188, stride = 8, sum_channels = 2, channels = 6, group_out_channels = 64, phases =
-      8, kernel = 16, moved = 4, tap_period = 8, sums = 25088, of_channel = 16, sums_pitch = 196, splits = 1, vector =
-      4, run_positions = 192, padding = 4, input_pitch = 768, run_copies = 49, channel_copies = 24, set_threads = 256,
-      row_copies = 48, stages_ahead = 4, stage_weight_bytes = 17408, set_k_tiles = 4, weight_pitch = 544,
-      warpgroups_high = 2, stages = 4, eights = 32, positions = 192, position_turns = 1, product_rows = 192,
-      row_blocks = 11, set_bytes = 217088, moved_bytes = 49152, stage_bytes = 41984, factor_bytes = 24576;
+  static constexpr int block_tile_columns = 192, group_in_channels = 128, weight_sets = 11, threads = 256,
+      shared_bytes = 217088, size = 192, step = 188, stride = 8, sum_channels = 2, channels = 6,
+      group_out_channels = 64, phases = 8, kernel = 16, moved = 4, tap_period = 8, sums = 25088, of_channel = 16,
+      sums_pitch = 196, splits = 1, vector = 4, run_positions = 192, padding = 4, input_pitch = 768, run_copies = 49,
+      channel_copies = 24, set_threads = 256, row_copies = 48, stages_ahead = 4, stage_weight_bytes = 17408,
+      set_k_tiles = 4, weight_pitch = 544, warpgroups_high = 2, stages = 4, eights = 32, positions = 192,
+      position_turns = 1, product_rows = 192, row_blocks = 11, set_bytes = 217088, moved_bytes = 49152,
+      stage_bytes = 41984, factor_bytes = 24576;
 };
 
 // 1-D 64->32 k4 s2 p1 bias tf32
 struct conv_ups_2_layer {
   using Width = Col2imSpan<Axis<4, 2, 1, 1>, 256, 4, 1>;
   using Order = BlockOrder<2, 0>;
-  static constexpr int block_tile_columns = 256, group_in_channels = 64, weight_sets = 2, threads = 128, shared_bytes =
-      149504, size = 256, step = 252, stride = 2, sum_channels = 16, channels = 16, group_out_channels = 32, phases =
-      2, kernel = 4, moved = 1, tap_period = 2, sums = 16640, of_channel = 4, sums_pitch = 260, splits = 1, vector =
-      2, run_positions = 256, padding = 1, input_pitch = 1024, run_copies = 65, channel_copies = 16, set_threads =
-      128, row_copies = 64, stages_ahead = 2, stage_weight_bytes = 9216, set_k_tiles = 2, weight_pitch = 288,
-      warpgroups_high = 1, stages = 2, eights = 16, positions = 256, position_turns = 2, product_rows = 256,
-      row_blocks = 2, set_bytes = 149504, moved_bytes = 65536, stage_bytes = 41984, factor_bytes = 32768;
+  static constexpr int block_tile_columns = 256, group_in_channels = 64, weight_sets = 2, threads = 128,
+      shared_bytes = 149504, size = 256, step = 252, stride = 2, sum_channels = 16, channels = 16,
+      group_out_channels = 32, phases = 2, kernel = 4, moved = 1, tap_period = 2, sums = 16640, of_channel = 4,
+      sums_pitch = 260, splits = 1, vector = 2, run_positions = 256, padding = 1, input_pitch = 1024, run_copies = 65,
+      channel_copies = 16, set_threads = 128, row_copies = 64, stages_ahead = 2, stage_weight_bytes = 9216,
+      set_k_tiles = 2, weight_pitch = 288, warpgroups_high = 1, stages = 2, eights = 16, positions = 256,
+      position_turns = 2, product_rows = 256, row_blocks = 2, set_bytes = 149504, moved_bytes = 65536,
+      stage_bytes = 41984, factor_bytes = 32768;
 };
 
 // 1-D 32->16 k4 s2 p1 bias tf32
 struct conv_ups_3_layer {
   using Width = Col2imSpan<Axis<4, 2, 1, 1>, 96, 4, 1>;
   using Order = BlockOrder<1, 0>;
-  static constexpr int block_tile_columns = 96, group_in_channels = 32, weight_sets = 1, threads = 128, shared_bytes =
-      46080, size = 96, step = 92, stride = 2, sum_channels = 4, channels = 16, group_out_channels = 16, phases = 2,
-      kernel = 4, moved = 1, tap_period = 2, sums = 6400, of_channel = 4, sums_pitch = 100, splits = 1, vector = 2,
-      run_positions = 96, padding = 1, input_pitch = 384, run_copies = 25, channel_copies = 16, set_threads = 128,
-      row_copies = 24, stages_ahead = 1, stage_weight_bytes = 9216, set_k_tiles = 1, weight_pitch = 288,
-      warpgroups_high = 1, stages = 1, eights = 16, positions = 96, position_turns = 1, product_rows = 96, row_blocks
-      = 1, set_bytes = 46080, moved_bytes = 24576, stage_bytes = 21504, factor_bytes = 12288;
+  static constexpr int block_tile_columns = 96, group_in_channels = 32, weight_sets = 1, threads = 128,
+      shared_bytes = 46080, size = 96, step = 92, stride = 2, sum_channels = 4, channels = 16, group_out_channels = 16,
+      phases = 2, kernel = 4, moved = 1, tap_period = 2, sums = 6400, of_channel = 4, sums_pitch = 100, splits = 1,
+      vector = 2, run_positions = 96, padding = 1, input_pitch = 384, run_copies = 25, channel_copies = 16,
+      set_threads = 128, row_copies = 24, stages_ahead = 1, stage_weight_bytes = 9216, set_k_tiles = 1,
+      weight_pitch = 288, warpgroups_high = 1, stages = 1, eights = 16, positions = 96, position_turns = 1,
+      product_rows = 96, row_blocks = 1, set_bytes = 46080, moved_bytes = 24576, stage_bytes = 21504,
+      factor_bytes = 12288;
 };
 
 TCONV_CONSTANT Launch conv_ups_0_launch(const Sizes& sizes) { return col2im_wgmma_launch<conv_ups_0_layer>(sizes); }
@@ -2565,17 +2569,17 @@ struct conv_ups_0_any_size_layer {
   using Width = Axis<16, 8, 0, 1>;
   using WidthShifts = Shifts<Axis<16, 8, 0, 1>>;
   using Order = BlockOrder<16>;
-  static constexpr int block_tile_columns = 64, group_in_channels = 256, weight_sets = 16, threads = 256, shared_bytes =
-      102416, kernel = 16, group_out_channels = 128, lane_places = 8, warps_position_tiles = 8, channel_bytes = 288,
-          thread_patches = 9, halo_patches = 65, row_patches = 65, k_tile_channels = 64, thread_loads
-      = 18, input_stages = 2, thread_channels = 2, stride = 8, block_tile_origin = 4, blocks = 1, warps_row_tiles = 2,
-          warps_splits = 4, warps = 2, subtile_slots = 1, subtile_position_tiles = 8, subtile_pitch = 288,
-          subtile_row_tiles = 1, phase_tiles = 8, block_tile_positions = 64, phases = 8, pitch = 72, taps_together = 2,
-          row_blocks = 16, block_row_tiles = 4, k_tiles = 4, stage_steps = 8, taps = 16, prepared_channel_tiles = 8,
-          steps
-      = 4, shift_bytes = 16384, weight_stages = 2, weight_stage_bytes = 32768, row_places = 65, warps_high = 2,
-          warps_wide = 1, pipeline_k_tile_steps = 2, step_bytes = 2304, input_stage_bytes = 18432, tile_bytes = 4096,
-          barrier_at = 102400, input_parts = 0, stored_at = 49152, subtile_bytes = 4608;
+  static constexpr int block_tile_columns = 64, group_in_channels = 256, weight_sets = 16, threads = 256,
+      shared_bytes = 102416, kernel = 16, group_out_channels = 128, lane_places = 8, warps_position_tiles = 8,
+      channel_bytes = 288, thread_patches = 9, halo_patches = 65, row_patches = 65, k_tile_channels = 64,
+      thread_loads = 18, input_stages = 2, thread_channels = 2, stride = 8, block_tile_origin = 4, blocks = 1,
+      warps_row_tiles = 2, warps_splits = 4, warps = 2, subtile_slots = 1, subtile_position_tiles = 8,
+      subtile_pitch = 288, subtile_row_tiles = 1, phase_tiles = 8, block_tile_positions = 64, phases = 8, pitch = 72,
+      taps_together = 2, row_blocks = 16, block_row_tiles = 4, k_tiles = 4, stage_steps = 8, taps = 16,
+      prepared_channel_tiles = 8, steps = 4, shift_bytes = 16384, weight_stages = 2, weight_stage_bytes = 32768,
+      row_places = 65, warps_high = 2, warps_wide = 1, pipeline_k_tile_steps = 2, step_bytes = 2304,
+      input_stage_bytes = 18432, tile_bytes = 4096, barrier_at = 102400, input_parts = 0, stored_at = 49152,
+      subtile_bytes = 4608;
   static constexpr long long preparing_items = 65536, weight_bytes = 2097152, block_weight_bytes = 131072;
 };
 
@@ -2584,17 +2588,17 @@ struct conv_ups_1_any_size_layer {
   using Width = Axis<16, 8, 0, 1>;
   using WidthShifts = Shifts<Axis<16, 8, 0, 1>>;
   using Order = BlockOrder<4>;
-  static constexpr int block_tile_columns = 32, group_in_channels = 128, weight_sets = 4, threads = 128, shared_bytes =
-      75792, kernel = 16, group_out_channels = 64, lane_places = 2, warps_position_tiles = 2, channel_bytes = 160,
-          thread_patches = 5, halo_patches = 33, row_patches = 33, k_tile_channels = 32, thread_loads
-      = 10, input_stages = 2, thread_channels = 2, stride = 8, block_tile_origin = 4, blocks = 3, warps_row_tiles = 8,
-          warps_splits = 2, warps = 2, subtile_slots = 8, subtile_position_tiles = 2, subtile_pitch = 160,
-          subtile_row_tiles = 8, phase_tiles = 8, block_tile_positions = 32, phases = 8, pitch = 40, taps_together = 1,
-          row_blocks = 4, block_row_tiles = 8, k_tiles = 4, stage_steps = 4, taps = 16, prepared_channel_tiles = 4,
-          steps
-      = 4, shift_bytes = 16384, weight_stages = 2, weight_stage_bytes = 32768, row_places = 33, warps_high = 1,
-          warps_wide = 2, pipeline_k_tile_steps = 2, step_bytes = 1280, input_stage_bytes = 5120, tile_bytes = 2048,
-          barrier_at = 75776, input_parts = 2, stored_at = 16384, subtile_bytes = 20480;
+  static constexpr int block_tile_columns = 32, group_in_channels = 128, weight_sets = 4, threads = 128,
+      shared_bytes = 75792, kernel = 16, group_out_channels = 64, lane_places = 2, warps_position_tiles = 2,
+      channel_bytes = 160, thread_patches = 5, halo_patches = 33, row_patches = 33, k_tile_channels = 32,
+      thread_loads = 10, input_stages = 2, thread_channels = 2, stride = 8, block_tile_origin = 4, blocks = 3,
+      warps_row_tiles = 8, warps_splits = 2, warps = 2, subtile_slots = 8, subtile_position_tiles = 2,
+      subtile_pitch = 160, subtile_row_tiles = 8, phase_tiles = 8, block_tile_positions = 32, phases = 8, pitch = 40,
+      taps_together = 1, row_blocks = 4, block_row_tiles = 8, k_tiles = 4, stage_steps = 4, taps = 16,
+      prepared_channel_tiles = 4, steps = 4, shift_bytes = 16384, weight_stages = 2, weight_stage_bytes = 32768,
+      row_places = 33, warps_high = 1, warps_wide = 2, pipeline_k_tile_steps = 2, step_bytes = 1280,
+      input_stage_bytes = 5120, tile_bytes = 2048, barrier_at = 75776, input_parts = 2, stored_at = 16384,
+      subtile_bytes = 20480;
   static constexpr long long preparing_items = 32768, weight_bytes = 524288, block_weight_bytes = 131072;
 };
 
@@ -2603,17 +2607,17 @@ struct conv_ups_2_any_size_layer {
   using Width = Axis<4, 2, 0, 1>;
   using WidthShifts = Shifts<Axis<4, 2, 0, 1>>;
   using Order = BlockOrder<1>;
-  static constexpr int block_tile_columns = 32, group_in_channels = 64, weight_sets = 1, threads = 128, shared_bytes =
-      43024, kernel = 4, group_out_channels = 32, lane_places = 2, warps_position_tiles = 2, channel_bytes = 160,
-          thread_patches = 5, halo_patches = 33, row_patches = 33, k_tile_channels = 64, thread_loads
-      = 20, input_stages = 1, thread_channels = 4, stride = 2, block_tile_origin = 1, blocks = 5, warps_row_tiles = 2,
-          warps_splits = 1, warps = 4, subtile_slots = 2, subtile_position_tiles = 2, subtile_pitch = 160,
-          subtile_row_tiles = 2, phase_tiles = 2, block_tile_positions = 32, phases = 2, pitch = 40, taps_together = 1,
-          row_blocks = 1, block_row_tiles = 4, k_tiles = 1, stage_steps = 8, taps = 4, prepared_channel_tiles = 2,
-          steps =
-      1, shift_bytes = 16384, weight_stages = 1, weight_stage_bytes = 32768, row_places = 33, warps_high = 2,
-          warps_wide = 2, pipeline_k_tile_steps = 8, step_bytes = 1280, input_stage_bytes = 10240, tile_bytes = 4096,
-          barrier_at = 43008, input_parts = 0, stored_at = 0, subtile_bytes = 5120;
+  static constexpr int block_tile_columns = 32, group_in_channels = 64, weight_sets = 1, threads = 128,
+      shared_bytes = 43024, kernel = 4, group_out_channels = 32, lane_places = 2, warps_position_tiles = 2,
+      channel_bytes = 160, thread_patches = 5, halo_patches = 33, row_patches = 33, k_tile_channels = 64,
+      thread_loads = 20, input_stages = 1, thread_channels = 4, stride = 2, block_tile_origin = 1, blocks = 5,
+      warps_row_tiles = 2, warps_splits = 1, warps = 4, subtile_slots = 2, subtile_position_tiles = 2,
+      subtile_pitch = 160, subtile_row_tiles = 2, phase_tiles = 2, block_tile_positions = 32, phases = 2, pitch = 40,
+      taps_together = 1, row_blocks = 1, block_row_tiles = 4, k_tiles = 1, stage_steps = 8, taps = 4,
+      prepared_channel_tiles = 2, steps = 1, shift_bytes = 16384, weight_stages = 1, weight_stage_bytes = 32768,
+      row_places = 33, warps_high = 2, warps_wide = 2, pipeline_k_tile_steps = 8, step_bytes = 1280,
+      input_stage_bytes = 10240, tile_bytes = 4096, barrier_at = 43008, input_parts = 0, stored_at = 0,
+      subtile_bytes = 5120;
   static constexpr long long preparing_items = 2048, weight_bytes = 32768, block_weight_bytes = 32768;
 };
 
@@ -2622,17 +2626,17 @@ struct conv_ups_3_any_size_layer {
   using Width = Axis<4, 2, 0, 1>;
   using WidthShifts = Shifts<Axis<4, 2, 0, 1>>;
   using Order = BlockOrder<1>;
-  static constexpr int block_tile_columns = 64, group_in_channels = 32, weight_sets = 1, threads = 128, shared_bytes =
-      20496, kernel = 4, group_out_channels = 16, lane_places = 2, warps_position_tiles = 2, channel_bytes = 288,
-          thread_patches = 9, halo_patches = 65, row_patches = 65, k_tile_channels = 32, thread_loads
-      = 18, input_stages = 1, thread_channels = 2, stride = 2, block_tile_origin = 1, blocks = 6, warps_row_tiles = 2,
-          warps_splits = 1, warps = 4, subtile_slots = 2, subtile_position_tiles = 2, subtile_pitch = 160,
-          subtile_row_tiles = 2, phase_tiles = 2, block_tile_positions = 64, phases = 2, pitch = 40, taps_together = 1,
-          row_blocks = 1, block_row_tiles = 2, k_tiles = 1, stage_steps = 4, taps = 4, prepared_channel_tiles = 1,
-          steps =
-      1, shift_bytes = 4096, weight_stages = 1, weight_stage_bytes = 8192, row_places = 65, warps_high = 1,
-          warps_wide = 4, pipeline_k_tile_steps = 4, step_bytes = 2304, input_stage_bytes = 9216, tile_bytes = 2048,
-          barrier_at = 20480, input_parts = 0, stored_at = 0, subtile_bytes = 5120;
+  static constexpr int block_tile_columns = 64, group_in_channels = 32, weight_sets = 1, threads = 128,
+      shared_bytes = 20496, kernel = 4, group_out_channels = 16, lane_places = 2, warps_position_tiles = 2,
+      channel_bytes = 288, thread_patches = 9, halo_patches = 65, row_patches = 65, k_tile_channels = 32,
+      thread_loads = 18, input_stages = 1, thread_channels = 2, stride = 2, block_tile_origin = 1, blocks = 6,
+      warps_row_tiles = 2, warps_splits = 1, warps = 4, subtile_slots = 2, subtile_position_tiles = 2,
+      subtile_pitch = 160, subtile_row_tiles = 2, phase_tiles = 2, block_tile_positions = 64, phases = 2, pitch = 40,
+      taps_together = 1, row_blocks = 1, block_row_tiles = 2, k_tiles = 1, stage_steps = 4, taps = 4,
+      prepared_channel_tiles = 1, steps = 1, shift_bytes = 4096, weight_stages = 1, weight_stage_bytes = 8192,
+      row_places = 65, warps_high = 1, warps_wide = 4, pipeline_k_tile_steps = 4, step_bytes = 2304,
+      input_stage_bytes = 9216, tile_bytes = 2048, barrier_at = 20480, input_parts = 0, stored_at = 0,
+      subtile_bytes = 5120;
   static constexpr long long preparing_items = 512, weight_bytes = 8192, block_weight_bytes = 8192;
 };
 

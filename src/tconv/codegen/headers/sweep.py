@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tree_sitter import Node
 
+from tconv.codegen.headers.layout import wrapped
 from tconv.codegen.headers.syntax import STRUCTS, Text, below, declared_name, field, walk
 from tconv.codegen.headers.syntax import parsed as parsed_text
 
@@ -19,7 +19,6 @@ _QUALIFIED = re.compile(r"(?:\.|->|::)\s*(?:template )?([A-Za-z_]\w*)")
 _COMMENT = re.compile(r"//[^\n]*")
 #: What is left of a condition of the preprocessor when nothing is left in it, with the comment above.
 _EMPTY = re.compile(r"(?://[^\n]*\n)*#if[^\n]*\n\s*#endif[^\n]*\n")
-_COLUMNS = 120
 _CONSTANT = re.compile(r"(static )?const(expr)? ")
 _HEADING = "// ----"
 
@@ -200,10 +199,9 @@ def _of_declaration(text: Text, member: Node, mentioned: Counter[str]) -> Iterat
     if not kept:
         yield _Item(frozenset(names), member.start_byte, member.end_byte, member)
         return
-    indent = " " * (member.start_point.column + 4)
     declared = text.between(member.start_byte, starts[0].start_byte) + ", ".join(kept) + ";"
-    if "\n" not in declared and member.start_point.column + len(declared) > _COLUMNS:
-        declared = textwrap.fill(declared, _COLUMNS - member.start_point.column, subsequent_indent=indent)
+    if "//" not in declared:
+        declared = wrapped(" " * member.start_point.column + " ".join(declared.split())).strip()
     yield _Item(frozenset(names), member.start_byte, member.end_byte, member, declared, parts[-1] not in kept)
 
 

@@ -88,6 +88,18 @@ struct WgmmaShape {
     return !some_rows_without_taps || (Depth::taps(phase / (Height::stride * Width::stride)) > 0 &&
                                        Height::taps(phase / Width::stride % Height::stride) > 0);
   }
+  // A row of outputs without taps is stored by a team of lanes, about as many as it has vectors. Other teams have other
+  // channels.
+  // At the ends of a row a lane stores one output: a team has a lane for each of a vector.
+  static TCONV_CONSTANT int team_lanes() {
+    const int stores = Tile::phases % Width::stride == 0
+                           ? ceil_div(Tile::BlockTile::columns * Width::stride, vector_items)
+                           : Tile::BlockTile::columns;
+    int lanes = vector_items;
+    while (lanes < 32 && lanes < stores) lanes *= 2;
+    return lanes;
+  }
+  static constexpr int row_lanes = team_lanes();
   static constexpr int product_phases = kind == WgmmaKind::uniform ? Tile::phases : 1;
   static constexpr int products = Tile::phases / product_phases;
   static constexpr int product_rows = product_phases * Tile::channels;

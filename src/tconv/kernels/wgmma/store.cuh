@@ -270,8 +270,8 @@ struct WgmmaStore {
       }
   }
 
-  // Outputs without taps: what the epilogue makes of 0. Contiguous ones are not staged. The warps of both warpgroups
-  // share the channels; a warp stores rows, or where all rows of a slab have no taps, all of them as one.
+  // Outputs without taps: what the epilogue makes of 0. Contiguous ones are not staged. The teams of both warpgroups
+  // share the channels; a team stores rows, or where all rows of a slab have no taps, all of them as one.
   TCONV_DEVICE void store_without_taps(bool has_taps) const {
     using BlockTile = typename Tile::BlockTile;
     constexpr bool all_phases = Shape::some_rows_without_taps;  // else the block has one along depth and height
@@ -284,8 +284,10 @@ struct WgmmaStore {
     const int end = first_column + BlockTile::columns * Width::stride;
     const int row_columns = (end < columns ? end : columns) - first_column;
     const bool whole_rows = whole && first_column == 0 && row_columns == columns;
+    const int team_lane = lane % Shape::row_lanes;
 #pragma unroll 1
-    for (int channel = warp; channel < Tile::channels; channel += 4 * Shape::consumers) {
+    for (int channel = warp * (32 / Shape::row_lanes) + lane / Shape::row_lanes; channel < Tile::channels;
+         channel += 4 * Shape::consumers * (32 / Shape::row_lanes)) {
       if (!Shape::whole_channels && block_channel + channel >= Layer::group_out_channels) break;
       const Channel of_channel = epilogue.of(block_channel + channel);
 #pragma unroll 1
@@ -313,23 +315,26 @@ struct WgmmaStore {
           if (whole)
             store_span(to, row_columns, of_channel);
           else
-            for (int column = lane * Width::stride; column < row_columns; column += 32 * Width::stride)
+            for (int column = team_lane * Width::stride; column < row_columns;
+                 column += Shape::row_lanes * Width::stride)
               store_empty<1>(to + column, true, of_channel);
         }
       }
     }
   }
 
-  // Outputs from 0 that follow each other in memory, by a warp: 16 aligned bytes at once, and one by one at the ends.
+  // Outputs from 0 that follow each other in memory, by a team: 16 aligned bytes at once, and one by one at the ends.
   TCONV_DEVICE void store_span(Element* to, int count, const Channel& channel) const {
     constexpr int width = Shape::vector_items;
+    const int team_lane = lane % Shape::row_lanes;
     const int place = static_cast<int>(reinterpret_cast<unsigned long long>(to) / Shape::item_bytes % width);
     const int to_border = (width - place) % width, before = to_border < count ? to_border : count;
     const int after = (count - before) % width, vectors = (count - before) / width;
-    store_empty<1>(to + lane, lane < before, channel);
+    store_empty<1>(to + team_lane, team_lane < before, channel);
 #pragma unroll 1
-    for (int i = lane; i < vectors; i += 32) store_empty<width>(to + before + i * width, true, channel);
-    store_empty<1>(to + count - after + lane, lane < after, channel);
+    for (int i = team_lane; i < vectors; i += Shape::row_lanes)
+      store_empty<width>(to + before + i * width, true, channel);
+    store_empty<1>(to + count - after + team_lane, team_lane < after, channel);
   }
   template <int width>
   TCONV_DEVICE void store_empty(Element* to, bool present, const Channel& channel) const {
