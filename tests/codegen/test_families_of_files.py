@@ -12,7 +12,7 @@ from tconv.rewriter.planning import _at_other_sizes
 H200 = Gpu.h200()
 #: HiFi-GAN's, which `col2im_wgmma` runs at these sizes alone.
 DENSE = Problem(Layer(1, 128, 64, (1, 1, 16), (1, 1, 8), (0, 0, 4), bias=True, precision="tf32"), 1, (1, 1, 2048))
-NARROW = Problem(Layer(1, 32, 16, (1, 1, 4), (1, 1, 2), (0, 0, 1), bias=True, precision="tf32"), 1, (1, 1, 32768))
+NARROW = Problem(Layer(1, 24, 16, (1, 1, 4), (1, 1, 2), (0, 0, 1), bias=True, precision="tf32"), 1, (1, 1, 32768))
 
 
 def test_one_family_runs_all_layers_at_other_sizes() -> None:

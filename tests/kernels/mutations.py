@@ -563,8 +563,14 @@ MUTATIONS_OF_WGMMA = {
         "plain",
     ),
     "the ends of rows without taps are not stored": (
-        "    store_empty<1>(to + count - after + lane, lane < after, channel);",
+        "    store_empty<1>(to + count - after + team_lane, team_lane < after, channel);",
         "",
+        "wgmma-3d-k3-s2-d2-tf32_rna-alone",
+        "plain",
+    ),
+    "teams store the channels of one": (
+        "channel = warp * (32 / Shape::row_lanes) + lane / Shape::row_lanes;",
+        "channel = warp * (32 / Shape::row_lanes);",
         "wgmma-3d-k3-s2-d2-tf32_rna-alone",
         "plain",
     ),
@@ -880,6 +886,18 @@ MUTATIONS_OF_WGMMA = {
 
 
 MUTATIONS_OF_COL2IM_WGMMA = {
+    "weights of odd runs written one after the other, where all were loaded": (
+        "*reinterpret_cast<Element*>(to + item.place) = items[i];",
+        "*reinterpret_cast<Element*>(to + item.place) = items[i % 2];",
+        "col2im_wgmma-2d-k3-s2-aligned-fp16-part",
+        "plain",
+    ),
+    "weights of odd runs in channels that do not exist": (
+        "wanted, wanted && exists(channel) && (",
+        "wanted, wanted && (",
+        "col2im_wgmma-2d-k3-s2-op1-fp16-part",
+        "plain",
+    ),
     "groups dealt out as if blocks kept their weights": (
         "groups_beside ? number / sets % Layer::groups : number / sets / block_tiles",
         "number / sets % Layer::groups",
@@ -1408,6 +1426,18 @@ MUTATIONS_OF_PROGRAMS = {
 
 
 MUTATIONS_OF_COL2IM: dict[str, tuple[str, str, str, str]] = {
+    "weights of odd runs written one after the other, where all were loaded": (
+        "*reinterpret_cast<Element*>(to + item.place) = items[i];",
+        "*reinterpret_cast<Element*>(to + item.place) = items[i % 2];",
+        "col2im-2d-k3-s1-fp16-part",
+        "plain",
+    ),
+    "weights of odd runs in channels that do not exist": (
+        "wanted, wanted && exists(channel) && (",
+        "wanted, wanted && (",
+        "col2im-2d-k3-s2-odd-fp16-part",
+        "plain",
+    ),
     "block tiles without what they have in common": (
         "step = size - overlap < together ? size : (size - overlap) / together * together;",
         "step = size < together ? size : size / together * together;",

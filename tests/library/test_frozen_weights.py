@@ -314,10 +314,10 @@ def test_how_weights_lay_before_makes_no_difference_to_prepared_ones() -> None:
 
 
 def test_kernels_that_take_weights_as_they_are(as_cuda: Any) -> None:
-    layer = tconv.optimize(Layer(8, 8, 3, stride=2, groups=8).requires_grad_(False), freeze=True)
-    x = torch.randn(2, 8, 9, 9)
+    layer = tconv.optimize(Layer(64, 64, 3, stride=2, groups=64).requires_grad_(False), freeze=True)
+    x = torch.randn(2, 64, 9, 9)
     for _ in range(2):
-        torch.testing.assert_close(layer(x), functional.conv_transpose2d(x, layer.weight, layer.bias, 2, groups=8))
+        torch.testing.assert_close(layer(x), functional.conv_transpose2d(x, layer.weight, layer.bias, 2, groups=64))
         layer.weight.data.mul_(2)
     assert as_cuda[-1].kernel.family == "direct" and _kept(layer) == []
 

@@ -33,7 +33,6 @@ class Constants:
 
     Args:
         copy: of a block, for a warp's instruction that copies inputs. Copies of weights overlap the rest.
-        narrow: but for those of four bytes: of a block, for a warp's instruction.
         product, positions: of a block, for a warpgroup's instruction, and for each 8 positions of it.
         weight: of a block, for 32 weights of 32 bits that are loaded from a stage.
         move, item: of a block, for 32 inputs of 32 bits that are moved, and for 32 items of 16 bits that are, of runs.
@@ -61,7 +60,6 @@ class Constants:
     """
 
     copy: float = 5.27
-    narrow: float = 4.0
     product: float = 24.0
     positions: float = 1.2
     weight: float = 1.39
@@ -144,10 +142,8 @@ def predict(
     k_tile = k_tile + where(shape.weight_copy < LEAST_COPY, fitted.loaded * loaded, 0.0)
     together = least(tile.blocks, of_multiprocessor)
     times = of_multiprocessor * together ** (fitted.together - 1) / _CLOCK
-    of_weights = channels * shape.block_rows * layer.item_bytes / shape.weight_copy / 32
-    narrow = where(shape.weight_copy == LEAST_COPY, fitted.narrow * of_weights, 0.0)
     parts = (
-        times * (fitted.copy * copies + narrow + piece_cycles(shape, channels)),
+        times * (fitted.copy * copies + piece_cycles(shape, channels)),
         times * instructions * (fitted.product + fitted.positions * shape.product_rows / 8),
         times * (fitted.weight * weights + fitted.item * items + fitted.move * moves),
         times * shape.set_k_tiles * k_tile,

@@ -55,6 +55,7 @@ class Constants:
         weight_seconds: that a stage of weights takes at least, for each weight that a thread loads.
         norm: how sharply the largest limit rules.
         launch: seconds from the launch to the first loads, and from the last products to the end; beside all else.
+        gathered: seconds more where an output has several input channels.
     """
 
     load: float = 2.2
@@ -84,7 +85,8 @@ class Constants:
     group_seconds_of_tile: float = 0.27e-6
     weight_seconds: float = 0.064e-6
     norm: float = 2.0
-    launch: float = 3.8e-6
+    launch: float = 2.8e-6
+    gathered: float = 1e-6
 
 
 FITTED = Constants()
@@ -198,6 +200,7 @@ def predict(problem: Problem, tile: DirectTile, gpu: Gpu, fitted: Constants = FI
     )
     together_seconds = sum(limit**fitted.norm for limit in limits) ** (1 / fitted.norm)
     seconds = SHORTEST_SECONDS + fitted.launch + together_seconds
+    seconds = seconds + (fitted.gathered if layer.in_channels_per_group > 1 else 0.0)
     return DirectCost(*limits, seconds + fused_seconds(problem, gpu))
 
 
