@@ -175,17 +175,17 @@ def test_a_captured_graph_replays() -> None:
 
 
 def test_a_new_size_of_a_loaded_kernel_can_be_captured() -> None:
-    weight = torch.randn(8, 8, 4, device="cuda")
+    weight = torch.randn(8, 1, 4, device="cuda")
     x = torch.randn(64, 8, 1000, device="cuda")
-    tconv.conv_transpose1d(x, weight, stride=2)
+    tconv.conv_transpose1d(x, weight, stride=2, groups=8)
     shorter = torch.randn(64, 8, 999, device="cuda")
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        y = tconv.conv_transpose1d(shorter, weight, stride=2)
+        y = tconv.conv_transpose1d(shorter, weight, stride=2, groups=8)
     graph.replay()
     torch.cuda.synchronize()
-    _assert_right(y, (shorter, weight, None), {"stride": 2})
+    _assert_right(y, (shorter, weight, None), {"stride": 2, "groups": 8})
 
 
 def test_a_kernel_that_is_not_loaded_cannot_be_captured() -> None:
