@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 from layers import layer, problem_of
+from measured import FITTED_OF, measured
 from results import Results, geometric_mean, load
 
 from tconv.planner import Gpu
@@ -106,8 +107,6 @@ class Tile(NamedTuple):
 
 def tiles_of(stored: Results, gpu: Gpu) -> dict[str, list[Tile]]:
     """Of each layer, as the models are now."""
-    from fit import FITTED_OF, measured
-
     found: dict[str, list[Tile]] = {}
     for family, constants in FITTED_OF.items():
         for one in measured(family, stored):
@@ -115,6 +114,16 @@ def tiles_of(stored: Results, gpu: Gpu) -> dict[str, list[Tile]]:
             pairs = zip(expected.tolist(), one.seconds.tolist(), strict=True)
             found.setdefault(one.name, []).extend(Tile(*pair, family) for pair in pairs)
     return found
+
+
+def taken(tiles: list[Tile]) -> Tile:
+    """The one that the models prefer."""
+    return min(tiles)
+
+
+def best(tiles: list[Tile]) -> Tile:
+    """The fastest one."""
+    return min(tiles, key=lambda tile: tile.seconds)
 
 
 def main() -> int:
@@ -128,11 +137,11 @@ def main() -> int:
     pytorch_ms = {key.rpartition(" ")[0]: row["pytorch_ms"] for key, row in stored["layers"].items()}
     ratios, speedups = [], []
     for name, found in tiles.items():
-        taken, best = min(found), min(found, key=lambda tile: tile.seconds)
-        ratios.append(taken.seconds / best.seconds)
-        speedups.append(pytorch_ms[name] / 1e3 / taken.seconds)
+        ratios.append(taken(found).seconds / best(found).seconds)
+        speedups.append(pytorch_ms[name] / 1e3 / taken(found).seconds)
         if ratios[-1] > _SHOWN:
-            print(f"{ratios[-1]:.2f} {name}: {taken} | best {best} | PyTorch {pytorch_ms[name] * 1e3:.1f}")
+            of = f"{taken(found)} | best {best(found)} | PyTorch {pytorch_ms[name] * 1e3:.1f}"
+            print(f"{ratios[-1]:.2f} {name}: {of}")
     print(f"{len(ratios)} layers: {geometric_mean(ratios):.3f} times as long as the best tile", end=", ")
     print(f"{geometric_mean(speedups):.2f} times as fast as PyTorch")
     for family in dict.fromkeys(tile.family for found in tiles.values() for tile in found):
