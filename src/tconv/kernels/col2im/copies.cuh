@@ -207,7 +207,7 @@ struct Col2imCopies {
       }
     }
   }
-  // The thread's item `i` of a k-tile.
+  // The thread's weight `i` of a k-tile; not wanted if it has fewer.
   TCONV_DEVICE Col2imWeight<Element> weight_item(int i) const {
     const int row = i / weight_turns * weight_rows, turn = i % weight_turns * weight_sharers;
     const int channel = thread / weight_sharers + row, number = thread % weight_sharers + turn;

@@ -88,9 +88,8 @@ struct WgmmaShape {
     return !some_rows_without_taps || (Depth::taps(phase / (Height::stride * Width::stride)) > 0 &&
                                        Height::taps(phase / Width::stride % Height::stride) > 0);
   }
-  // A row of outputs without taps is stored by a team of lanes, about as many as it has vectors. Other teams have other
-  // channels.
-  // At the ends of a row a lane stores one output: a team has a lane for each of a vector.
+  // Lanes of a team that stores rows of outputs without taps: about as many as a row has vectors, and at least one for
+  // each output of a vector, as the ends of a row are stored one by one. Other teams of a warp have other channels.
   static TCONV_CONSTANT int team_lanes() {
     const int stores = Tile::phases % Width::stride == 0
                            ? ceil_div(Tile::BlockTile::columns * Width::stride, vector_items)
