@@ -1,4 +1,4 @@
-"""The planner's models on measured layers that were drawn at random, to which they were not fitted."""
+"""The planner's models on measured layers that were drawn at random."""
 
 from __future__ import annotations
 

@@ -187,7 +187,12 @@ class Layer:
     @property
     def products_per_output(self) -> int:
         """The most multiply-adds that any one output takes: K of the error bounds."""
-        return self.in_channels_per_group * math.prod(axis.taps_per_phase for axis in self.axes)
+        return self.in_channels_per_group * self.taps_per_output
+
+    @property
+    def taps_per_output(self) -> int:
+        """The most taps that any one output has."""
+        return math.prod(axis.taps_per_phase for axis in self.axes)
 
     def in_channels_last(self) -> Layer:
         """The layer with its weights in channels_last; itself where that is no order of its own."""

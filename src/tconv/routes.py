@@ -351,10 +351,9 @@ def _launch_of(
             input, weight = aligned(input), weight if prepared else aligned(weight)
             x, of_weight = input.data_ptr(), prepared or weight.data_ptr()
         y = empty(shape, strides, input.dtype) if output is None else output
-        # No star where there are no operands, which is the rule: it costs the host a tenth of a microsecond.
         of_kernel = enqueue_prepared if prepared else enqueue
         of_bias = 0 if bias is None else bias.data_ptr()
-        if operands:
+        if operands:  # else without a star, which costs the host 0.15 us
             read = [operand.data_ptr() for operand in operands]
             of_kernel(current_stream(device), x, of_weight, of_bias, y.data_ptr(), *read)
         else:

@@ -131,10 +131,9 @@ def _at_once(problem: Problem, layer: Layer, tile: Col2imTile, gpu: Gpu, fitted:
     copies = steps * copied * shape.step_channels * layer.item_bytes / 32
     pieces = piece_cycles(shape, steps * shape.step_channels)
     items = where(tile.runs > 0, 4.0 * steps * shape.position_tiles * warps.high, 0.0)
-    taps = math.prod(axis.taps_per_phase for axis in layer.axes)
     outputs = problem.batch * layer.out_channels * math.prod(problem.output_size) / blocks / 32
     # Outputs of small maps have fewer taps than are tried.
-    results = warps.splits * most(shape.row_tiles * 16 * shape.position_tiles * 8 / 32, outputs * taps)
+    results = warps.splits * most(shape.row_tiles * 16 * shape.position_tiles * 8 / 32, outputs * layer.taps_per_output)
     tiles = shape.warp_row_tiles * shape.warp_position_tiles
     parts = (
         of_multiprocessor * (fitted.copy * copies + pieces) / _CLOCK,
@@ -185,8 +184,7 @@ def _resident(problem: Problem, layer: Layer, tile: Col2imTile, gpu: Gpu, fitted
 
 def taps_in_depth(layer: Layer) -> int:
     """Taps of an output that cost more than a result: those of kernels with a depth, whose sums are a loop of loops."""
-    taps = math.prod(axis.taps_per_phase for axis in layer.axes)
-    return max(0, taps - _FEW_TAPS) if layer.kernel[0] > 1 else 0
+    return max(0, layer.taps_per_output - _FEW_TAPS) if layer.kernel[0] > 1 else 0
 
 
 def piece_cycles(shape: Col2imBlock, channels: Any) -> Any:
