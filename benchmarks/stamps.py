@@ -2,7 +2,7 @@
 
     PYTHONPATH=src python3 benchmarks/stamps.py [--only TEXT] [--kind col2im-resident]
 
-For small layers of benchmarks/kinds.py or, with --only, of cases.json, too. Prints the nanoseconds from stamp
+For small layers of benchmarks/kinds.py or, with --only, any of it and of cases.json. Prints the nanoseconds from stamp
 to stamp of one warp a block: the median over blocks, and that of the slowest block. The GPU's L2 cache is cold before
 each launch, as it is where layers are timed.
 """
@@ -23,6 +23,7 @@ from results import cases
 
 from tconv.evaluation.draws import draw
 from tconv.jit.compile import compile_source
+from tconv.jit.launch import Function
 from tconv.jit.loader import Launcher, gpu_of, load_all
 from tconv.jit.toolchain import driver
 from tconv.kernels.source import header_files, unit
@@ -257,11 +258,12 @@ def measure(name: str, case: dict, kind: str, rank: int, tile: list[int] | None)
     y = torch.empty(problem.output_shape, dtype=operands.x.dtype, device="cuda")
     bias = 0 if operands.bias is None else operands.bias.data_ptr()
     flush = torch.empty(2**28, dtype=torch.uint8, device="cuda")
+    stream = torch.cuda.current_stream().cuda_stream
     blocks = min(plan.grid, _MOST_BLOCKS)
     rows: list[list[float]] = []
     for _ in range(_LAUNCHES):
         flush.zero_()
-        launch(operands.x.data_ptr(), operands.weight.data_ptr(), bias, y.data_ptr())
+        launch(stream, operands.x.data_ptr(), operands.weight.data_ptr(), bias, y.data_ptr())
         torch.cuda.synchronize()
         stamps = _stamps_of(loaded)[:blocks]
         begin = stamps[:, 0].min()
@@ -285,10 +287,10 @@ def _is_of(tile: Any, kind: str) -> bool:
     return flag is None or bool(getattr(tile, flag)) == ("-" in kind)
 
 
-def _stamps_of(kernel: Any) -> torch.Tensor:
+def _stamps_of(function: Function) -> torch.Tensor:
     """The stamps of a kernel's library, by block."""
     host = torch.empty(_MOST_BLOCKS * _STAMPS, dtype=torch.int64)
-    library = driver().cuKernelGetLibrary(kernel.handle)[1]
+    library = driver().cuKernelGetLibrary(function.kernel.handle)[1]
     address = driver().cuLibraryGetGlobal(library, b"tconv_stamps")[1]
     driver().cuMemcpyDtoH(host.data_ptr(), address, host.numel() * 8)
     return host.view(_MOST_BLOCKS, _STAMPS).double()
@@ -302,8 +304,9 @@ def main() -> None:
     parsed.add_argument("--tile", metavar="N,N,...", help="the numbers of another of its tiles")
     options = parsed.parse_args()
     tile = [int(number) for number in options.tile.split(",")] if options.tile else None
-    for name, case in (kinds()["small"] | (cases() if options.only else {})).items():
-        if not options.only or any(text in name for text in options.only):
+    named = {f"{kind}: {name}": case for kind, layers in kinds().items() for name, case in layers.items()}
+    for name, case in (named | cases()).items():
+        if any(text in name for text in options.only or ("small: ",)):
             measure(name, case, options.kind, options.rank, tile)
 
 
