@@ -101,6 +101,15 @@ def test_many_inputs_are_for_others() -> None:
         COL2IM_WGMMA.plan(LONG, H200)
 
 
+def test_more_inputs_where_taps_do_not_overlap() -> None:
+    apart = replace(LONG, layer=replace(LONG.layer, kernel=(1, 1, 8), padding=(0, 0, 0)))
+    assert COL2IM_WGMMA.plan(apart, H200).grid > 0
+    wide = replace(apart, layer=replace(apart.layer, in_channels=4096, out_channels=512))
+    for refused, limit in ((replace(apart, batch=128), 65536), (wide, 32768)):
+        with pytest.raises(Unplannable, match=f"inputs of a channel are more than {limit}"):
+            COL2IM_WGMMA.plan(refused, H200)
+
+
 def test_weights_are_taken_as_they_lie() -> None:
     for problem in (SQUARES, ODD):
         assert COL2IM_WGMMA.plan(problem, H200).preparation is None

@@ -279,7 +279,7 @@ def _define(space):
     return defined
 
 # torch.compile and dispatch modes see a call as this one operator. Its namespace has the digest of this file.
-_OPERATOR = _define("tconv_99ae7dfe41f8e0c6")
+_OPERATOR = _define("tconv_744660ad583f22a1")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # modules keep their options like this
@@ -1176,8 +1176,10 @@ struct WgmmaStore {
   // `staged[channel][position][phase]`, in subtiles: some channels of a tile at neighbouring phases.
   struct Subtile { int tile, phase, octet; };
   static constexpr int subtile_octets = kChannels / 8 / staged_octets, subtiles = kPositionTiles * subtile_octets;
+  // Rows of the same channels follow each other. A sector of memory may have the end of a row and the beginning of the
+  // next one: if both are stored soon after each other, memory is written once, and not read for it.
   static TCONV_DEVICE Subtile subtile_of(int number) {
-    return {number / subtile_octets, 0, number % subtile_octets * staged_octets};
+    return {number % kPositionTiles, 0, number / kPositionTiles * staged_octets};
   }
 
   TCONV_DEVICE void stage(const Subtile& subtile) const {

@@ -274,7 +274,7 @@ def _define(space):
     return defined
 
 # torch.compile and dispatch modes see a call as this one operator. Its namespace has the digest of this file.
-_OPERATOR = _define("tconv_490c638ed0d01513")
+_OPERATOR = _define("tconv_68540c552c43f590")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # modules keep their options like this
@@ -1192,6 +1192,14 @@ template <class Kernel> TCONV_CONSTANT Launch wgmma_launch(const Sizes& sizes) {
 // (`half` says which), by two of every eight rows of weights.
 struct WgmmaAccumulators { float values[1][kAccumulatedProducts][kChannels / 2]; };
 
+// How the lanes of a team store outputs without taps. A span is some that follow each other in memory; spans begin a
+// pitch apart. The lanes take the vectors of 16 aligned bytes that spans have parts of in turn, span after span.
+struct WgmmaTurns {
+  int vectors;                     // that a span has parts of, at most
+  int span, vector;                // the lane's first one
+  int spans_ahead, vectors_ahead;  // from one to the next
+};
+
 // Stores the outputs of a warpgroup for one block tile. Values stay float until they are stored, so bias and program
 // work on unrounded accumulators.
 template <class Kernel> struct WgmmaStore {
@@ -1238,9 +1246,10 @@ template <class Kernel> struct WgmmaStore {
   struct Subtile { int tile, phase, octet; };
   static constexpr int subtile_octets = kChannels / 8, subtile_phases = kPhases / run;
   static constexpr int subtiles = subtile_phases * subtile_octets;
+  // Rows of the same channels follow each other. A sector of memory may have the end of a row and the beginning of the
+  // next one: if both are stored soon after each other, memory is written once, and not read for it.
   static TCONV_DEVICE Subtile subtile_of(int number) {
-    return {number / subtile_octets / subtile_phases, number / subtile_octets % subtile_phases * run,
-            number % subtile_octets};
+    return {0, number % subtile_phases * run, number / subtile_phases};
   }
 
   TCONV_DEVICE void stage(const Subtile& subtile) const {
@@ -1309,6 +1318,8 @@ template <class Kernel> struct WgmmaStore {
     // instruction cache. So then the loop stays, and `stage` is there once for each subtile.
 #pragma unroll(subtiles)
     for (int number = 0; number < subtiles; ++number) {
+      if (number % (subtiles / subtile_octets) == 0)
+        store_without_taps(subtile_of(number).octet * 8);
       if (!(axis_taps(subtile_of(number).phase / kStride % kStride) > 0)) continue;
       meet<128>(1 + warp / 4);  // nobody reads what is staged any more
       stage(subtile_of(number));
@@ -1317,42 +1328,61 @@ template <class Kernel> struct WgmmaStore {
     }
   }
 
-  // Outputs without taps: what the epilogue makes of 0. Contiguous ones are not staged. The teams of both warpgroups
-  // share the channels; a team stores rows, or where all rows of a slab have no taps, all of them as one.
-  TCONV_DEVICE void store_without_taps() const {
+  // Outputs without taps, of some channels: what the epilogue makes of 0. Contiguous ones are not staged. The teams of
+  // both warpgroups share the channels. Of a slab, a team stores the rows of each phase without taps, or where none of
+  // its rows has taps, all of them as one.
+  TCONV_DEVICE void store_without_taps(int first_channel) const {
     const int depth_phase = block_phase / (kStride * kStride), row_phase = block_phase / kStride % kStride;
     const int first_column = block_tile.column * kStride, end = first_column + Kernel::block_tile_columns * kStride;
     const int row_columns = (end < columns ? end : columns) - first_column;
+    if (row_columns <= 0) return;
+    const WgmmaTurns of_rows = turns_of_many(row_columns);
 #pragma unroll 1
-    for (int channel = warp * (32 / kRowLanes) + lane / kRowLanes; channel < kChannels;
-         channel += 4 * kConsumers * (32 / kRowLanes)) {
+    for (int of_team = warp * (32 / kRowLanes) + lane / kRowLanes; of_team < kStagedChannels;
+         of_team += 4 * kConsumers * (32 / kRowLanes)) {
+      const int channel = first_channel + of_team;
+
       for (int number = 0; number < 1; ++number) {
         const int image = block_tile.image + number, depth = block_tile.depth + depth_phase;
         if (image >= batch || !in_range(depth, depths)) continue;
         float* const slab = y + (static_cast<long long>(image) * y_channels + channel) * plane() +
                               depth * rows * columns;
 #pragma unroll 1
-        for (int of_slab = 0; of_slab < Kernel::block_tile_rows * kStride; ++of_slab) {
-          const int row = (block_tile.row + of_slab / kStride) * kStride + row_phase + of_slab % kStride;
-          if (!in_range(row, rows) || !(axis_taps(of_slab % kStride) == 0)) continue;
+        for (int of_row = 0; of_row < kStride; ++of_row) {
+          const int row = block_tile.row * kStride + row_phase + of_row;
+          if (row >= rows || !(axis_taps(of_row) == 0)) continue;
+          const int left = ceil_div(rows - row, kStride);
+          const int spans = left < Kernel::block_tile_rows ? left : Kernel::block_tile_rows;
           float* const to = slab + row * columns + first_column;
-          store_span(to, row_columns);
+          store_spans(to, spans, kStride * columns, row_columns, of_rows);
         }
       }
     }
   }
 
-  // Outputs from 0 that follow each other in memory, by a team: 16 aligned bytes at once, and one by one at the ends.
-  TCONV_DEVICE void store_span(float* to, int count) const {
-    const int team_lane = lane % kRowLanes;
-    const int place = static_cast<int>(reinterpret_cast<unsigned long long>(to) / kItemBytes % kVectorItems);
-    const int to_border = (kVectorItems - place) % kVectorItems, before = to_border < count ? to_border : count;
-    const int after = (count - before) % kVectorItems, vectors = (count - before) / kVectorItems;
-    store_empty<1>(to + team_lane, team_lane < before);
+  TCONV_DEVICE WgmmaTurns turns_of_many(int count) const {
+    const int vectors = ceil_div(count + kVectorItems - 1, kVectorItems), first = lane % kRowLanes;
+    return {vectors, first / vectors, first % vectors, kRowLanes / vectors, kRowLanes % vectors};
+  }
+  // Stores spans without taps, by a team. What a span has of a vector in part is stored one by one.
+  TCONV_DEVICE void store_spans(float* to, int spans, int pitch, int count, WgmmaTurns turns) const {
+    constexpr int width = kVectorItems;
+    const unsigned first = static_cast<unsigned>(reinterpret_cast<unsigned long long>(to) / kItemBytes % kVectorItems);
 #pragma unroll 1
-    for (int i = team_lane; i < vectors; i += kRowLanes)
-      store_empty<kVectorItems>(to + before + i * kVectorItems, true);
-    store_empty<1>(to + count - after + team_lane, team_lane < after);
+    while (turns.span < spans) {
+      const int behind = static_cast<int>((first + static_cast<unsigned>(turns.span * pitch)) % kVectorItems);
+      const int begin = turns.vector * kVectorItems - behind;
+      float* const own = to + (turns.span * pitch + begin);
+      const bool whole = begin >= 0 && begin + kVectorItems <= count;
+      store_empty<kVectorItems>(own, whole);
+      if (!whole) {
+#pragma unroll(width)
+        for (int i = 0; i < kVectorItems; ++i)
+          store_empty<1>(own + i, static_cast<unsigned>(begin + i) < static_cast<unsigned>(count));
+      }
+      turns.span += turns.spans_ahead, turns.vector += turns.vectors_ahead;
+      if (turns.vector >= turns.vectors) turns.vector -= turns.vectors, ++turns.span;
+    }
   }
   template <int width> TCONV_DEVICE void store_empty(float* to, bool present) const {
     float values[width] = {};
@@ -1360,7 +1390,6 @@ template <class Kernel> struct WgmmaStore {
   }
 
   TCONV_DEVICE void store() const {
-    store_without_taps();
     constexpr int half = kMostWidth / 2;
     if (columns % kMostWidth == 0)
       store_rows<kMostWidth>();

@@ -305,7 +305,7 @@ def _define(space):
     return defined
 
 # torch.compile and dispatch modes see a call as this one operator. Its namespace has the digest of this file.
-_OPERATOR = _define("tconv_8a4829cc63124fb6")
+_OPERATOR = _define("tconv_7357f77db7d70f03")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # modules keep their options like this
@@ -1452,9 +1452,11 @@ template <class Kernel> struct WgmmaStore {
   struct Subtile { int tile, phase, octet; };
   static constexpr int subtile_octets = Kernel::channels / 8 / staged_octets, subtile_phases = Kernel::phases / run;
   static constexpr int subtiles = Kernel::position_tiles * subtile_phases * subtile_octets;
+  // Rows of the same channels follow each other. A sector of memory may have the end of a row and the beginning of the
+  // next one: if both are stored soon after each other, memory is written once, and not read for it.
   static TCONV_DEVICE Subtile subtile_of(int number) {
-    return {number / subtile_octets / subtile_phases, number / subtile_octets % subtile_phases * run,
-            number % subtile_octets * staged_octets};
+    return {number / subtile_phases % Kernel::position_tiles, number % subtile_phases * run,
+            number / subtile_phases / Kernel::position_tiles * staged_octets};
   }
 
   TCONV_DEVICE void stage(const Subtile& subtile) const {

@@ -14,6 +14,14 @@ struct WgmmaAccumulators {
   float values[Tile::position_tiles][Shape::accumulated_products][Shape::product_rows / 2];
 };
 
+// How the lanes of a team store outputs without taps. A span is some that follow each other in memory; spans begin a
+// pitch apart. The lanes take the vectors of 16 aligned bytes that spans have parts of in turn, span after span.
+struct WgmmaTurns {
+  int vectors;                     // that a span has parts of, at most
+  int span, vector;                // the lane's first one
+  int spans_ahead, vectors_ahead;  // from one to the next
+};
+
 // Stores the outputs of a warpgroup for one block tile. Values stay float until they are stored, so bias and program
 // work on unrounded accumulators.
 template <class Layer, class Tile, class Program>
@@ -106,9 +114,11 @@ struct WgmmaStore {
   };
   static constexpr int subtile_octets = Tile::channels / 8 / staged_octets, subtile_phases = Tile::phases / run;
   static constexpr int subtiles = Tile::position_tiles * subtile_phases * subtile_octets;
+  // Rows of the same channels follow each other. A sector of memory may have the end of a row and the beginning of the
+  // next one: if both are stored soon after each other, memory is written once, and not read for it.
   static TCONV_DEVICE Subtile subtile_of(int number) {
-    return {number / subtile_octets / subtile_phases, number / subtile_octets % subtile_phases * run,
-            number % subtile_octets * staged_octets};
+    return {number / subtile_phases % Tile::position_tiles, number % subtile_phases * run,
+            number / subtile_phases / Tile::position_tiles * staged_octets};
   }
 
   TCONV_DEVICE void stage(const Subtile& subtile) const {
@@ -218,6 +228,8 @@ struct WgmmaStore {
     // instruction cache. So then the loop stays, and `stage` is there once for each subtile.
 #pragma unroll(Layer::has_program ? 1 : subtiles)
     for (int number = 0; number < subtiles; ++number) {
+      if (Shape::some_rows_without_taps && number % (subtiles / subtile_octets) == 0)
+        store_without_taps(true, subtile_of(number).octet * 8, Shape::staged_channels);
       if (!Shape::row_has_taps(subtile_of(number).phase)) continue;
       Ahead<width> ahead;
       if (Layer::has_program && Ahead<width>::steps) read_ahead(subtile_of(number), ahead);
@@ -237,6 +249,7 @@ struct WgmmaStore {
   // Contiguous outputs where a thread has all phases of a row's position: it stores them as one vector.
   TCONV_DEVICE void store_runs() const {
     constexpr int width = Shape::by_runs ? run : 1;
+    if (Shape::some_rows_without_taps) store_without_taps(true, 0, Tile::channels);
 #pragma unroll
     for (int tile = 0; tile < Tile::position_tiles; ++tile)
 #pragma unroll
@@ -270,9 +283,10 @@ struct WgmmaStore {
       }
   }
 
-  // Outputs without taps: what the epilogue makes of 0. Contiguous ones are not staged. The teams of both warpgroups
-  // share the channels; a team stores rows, or where all rows of a slab have no taps, all of them as one.
-  TCONV_DEVICE void store_without_taps(bool has_taps) const {
+  // Outputs without taps, of some channels: what the epilogue makes of 0. Contiguous ones are not staged. The teams of
+  // both warpgroups share the channels. Of a slab, a team stores the rows of each phase without taps, or where none of
+  // its rows has taps, all of them as one.
+  TCONV_DEVICE void store_without_taps(bool has_taps, int first_channel, int channels) const {
     using BlockTile = typename Tile::BlockTile;
     constexpr bool all_phases = Shape::some_rows_without_taps;  // else the block has one along depth and height
     constexpr bool whole = Tile::phases % Width::stride == 0;  // the block has all phases along the width
@@ -284,10 +298,12 @@ struct WgmmaStore {
     const int end = first_column + BlockTile::columns * Width::stride;
     const int row_columns = (end < columns ? end : columns) - first_column;
     const bool whole_rows = whole && first_column == 0 && row_columns == columns;
-    const int team_lane = lane % Shape::row_lanes;
+    if (row_columns <= 0) return;
+    const WgmmaTurns of_rows = turns_of_many(row_columns);
 #pragma unroll 1
-    for (int channel = warp * (32 / Shape::row_lanes) + lane / Shape::row_lanes; channel < Tile::channels;
-         channel += 4 * Shape::consumers * (32 / Shape::row_lanes)) {
+    for (int of_team = warp * (32 / Shape::row_lanes) + lane / Shape::row_lanes; of_team < channels;
+         of_team += 4 * Shape::consumers * (32 / Shape::row_lanes)) {
+      const int channel = first_channel + of_team;
       if (!Shape::whole_channels && block_channel + channel >= Layer::group_out_channels) break;
       const Channel of_channel = epilogue.of(block_channel + channel);
 #pragma unroll 1
@@ -302,39 +318,64 @@ struct WgmmaStore {
         const bool empty_slab = !has_taps || (all_phases && Depth::taps(phase) == 0);
         if (all_rows && empty_slab && whole_rows) {
           const int first = block_tile.row * Height::stride, count = BlockTile::rows * Height::stride;
-          if (first < rows)
-            store_span(slab + static_cast<Index>(first) * columns,
-                       (rows - first < count ? rows - first : count) * columns, of_channel);
+          if (first >= rows) continue;
+          const int all = (rows - first < count ? rows - first : count) * columns;
+          store_spans(slab + static_cast<Index>(first) * columns, 1, 0, all, turns_of_one(all), of_channel);
           continue;
         }
 #pragma unroll 1
-        for (int of_slab = 0; of_slab < BlockTile::rows * row_phases; ++of_slab) {
-          const int row = (block_tile.row + of_slab / row_phases) * Height::stride + row_phase + of_slab % row_phases;
-          if (!in_range(row, rows) || !(empty_slab || Height::taps(of_slab % row_phases) == 0)) continue;
+        for (int of_row = 0; of_row < row_phases; ++of_row) {
+          const int row = block_tile.row * Height::stride + row_phase + of_row;
+          if (row >= rows || !(empty_slab || Height::taps(of_row) == 0)) continue;
+          const int left = ceil_div(rows - row, Height::stride);
+          const int spans = left < BlockTile::rows ? left : BlockTile::rows;
           Element* const to = slab + static_cast<Index>(row) * columns + first_column;
           if (whole)
-            store_span(to, row_columns, of_channel);
+            store_spans(to, spans, Height::stride * columns, row_columns, of_rows, of_channel);
           else
-            for (int column = team_lane * Width::stride; column < row_columns;
-                 column += Shape::row_lanes * Width::stride)
-              store_empty<1>(to + column, true, of_channel);
+            store_apart(to, spans, Height::stride * columns, row_columns, of_channel);
         }
       }
     }
   }
 
-  // Outputs from 0 that follow each other in memory, by a team: 16 aligned bytes at once, and one by one at the ends.
-  TCONV_DEVICE void store_span(Element* to, int count, const Channel& channel) const {
+  static TCONV_DEVICE int touched(int count) { return ceil_div(count + Shape::vector_items - 1, Shape::vector_items); }
+  TCONV_DEVICE WgmmaTurns turns_of_one(int count) const {
+    return {touched(count), 0, lane % Shape::row_lanes, 0, Shape::row_lanes};
+  }
+  TCONV_DEVICE WgmmaTurns turns_of_many(int count) const {
+    const int vectors = touched(count), first = lane % Shape::row_lanes;
+    return {vectors, first / vectors, first % vectors, Shape::row_lanes / vectors, Shape::row_lanes % vectors};
+  }
+  // Stores spans without taps, by a team. What a span has of a vector in part is stored one by one.
+  TCONV_DEVICE void store_spans(Element* to, int spans, int pitch, int count, WgmmaTurns turns,
+                                const Channel& channel) const {
     constexpr int width = Shape::vector_items;
-    const int team_lane = lane % Shape::row_lanes;
-    const int place = static_cast<int>(reinterpret_cast<unsigned long long>(to) / Shape::item_bytes % width);
-    const int to_border = (width - place) % width, before = to_border < count ? to_border : count;
-    const int after = (count - before) % width, vectors = (count - before) / width;
-    store_empty<1>(to + team_lane, team_lane < before, channel);
+    const unsigned first = static_cast<unsigned>(reinterpret_cast<unsigned long long>(to) / Shape::item_bytes % width);
 #pragma unroll 1
-    for (int i = team_lane; i < vectors; i += Shape::row_lanes)
-      store_empty<width>(to + before + i * width, true, channel);
-    store_empty<1>(to + count - after + team_lane, team_lane < after, channel);
+    while (turns.span < spans) {
+      const int behind = static_cast<int>((first + static_cast<unsigned>(turns.span * pitch)) % width);
+      const int begin = turns.vector * width - behind;
+      Element* const own = to + (turns.span * pitch + begin);
+      const bool whole = begin >= 0 && begin + width <= count;
+      store_empty<width>(own, whole, channel);
+      if (!whole) {
+#pragma unroll(Layer::has_program ? 1 : width)
+        for (int i = 0; i < width; ++i)
+          store_empty<1>(own + i, static_cast<unsigned>(begin + i) < static_cast<unsigned>(count), channel);
+      }
+      turns.span += turns.spans_ahead, turns.vector += turns.vectors_ahead;
+      if (turns.vector >= turns.vectors) turns.vector -= turns.vectors, ++turns.span;
+    }
+  }
+  // The same of outputs a stride apart.
+  TCONV_DEVICE void store_apart(Element* to, int spans, int pitch, int count, const Channel& channel) const {
+#pragma unroll 1
+    for (int span = 0; span < spans; ++span, to += pitch)
+#pragma unroll 1
+      for (int column = lane % Shape::row_lanes * Width::stride; column < count;
+           column += Shape::row_lanes * Width::stride)
+        store_empty<1>(to + column, true, channel);
   }
   template <int width>
   TCONV_DEVICE void store_empty(Element* to, bool present, const Channel& channel) const {
@@ -408,9 +449,8 @@ struct WgmmaStore {
   }
 
   TCONV_DEVICE void store(bool has_taps) const {
-    const bool nothing_staged = Shape::some_without_taps && !has_taps && !Tile::channels_last;
-    if (nothing_staged || (Shape::some_rows_without_taps && !Tile::channels_last)) store_without_taps(has_taps);
-    if (nothing_staged) return;
+    if (Shape::some_without_taps && !has_taps && !Tile::channels_last)
+      return store_without_taps(false, 0, Tile::channels);
     constexpr int most = Shape::most_width, half = most > 1 ? most / 2 : 1, quarter = half > 1 ? half / 2 : 1;
     if (Tile::channels_last)
       store_channels();

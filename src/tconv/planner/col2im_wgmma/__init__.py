@@ -14,6 +14,7 @@ from tconv.planner.col2im_wgmma.shape import Col2imWgmmaShape
 from tconv.planner.col2im_wgmma.tile import Col2imWgmmaTile
 from tconv.planner.family import Candidates, Family, Ranked
 from tconv.planner.gpu import Gpu
+from tconv.planner.input_order import CAUTION
 from tconv.planner.numbers import length
 from tconv.planner.plan import Kernel
 from tconv.planner.sizes import equivalent, with_strides
@@ -22,9 +23,6 @@ from tconv.problem import SUMMED_IN_FLOAT, Layer, Problem
 _MOST_POSITIONS = 512
 _MOST_TAPS = 512
 _LEAST_CHANNELS = 32
-#: Beside other families, tiles with prepared inputs count so much more: the model has seen few of the layers on which
-#: several families are about as fast.
-_CAUTION = 1.07
 
 
 class _Col2imWgmma(Family[Col2imWgmmaTile]):
@@ -54,7 +52,7 @@ class _Col2imWgmma(Family[Col2imWgmmaTile]):
 
     def cost(self, problem: Problem, kernel: Kernel[Col2imWgmmaTile], gpu: Gpu) -> Col2imWgmmaCost:
         cost = predict(problem, kernel.layer, kernel.tile, gpu)
-        return replace(cost, seconds=cost.seconds * _CAUTION) if kernel.tile.prepared_inputs else cost
+        return replace(cost, seconds=cost.seconds * CAUTION) if kernel.tile.prepared_inputs else cost
 
     def runs(self, kernel: Kernel[Col2imWgmmaTile], problem: Problem) -> bool:
         own = with_strides(problem, kernel.layer.stride)

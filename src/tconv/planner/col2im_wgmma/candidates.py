@@ -42,6 +42,9 @@ _MOST_STAGES = 8
 _STAGE_ALIGNMENT = 1024
 #: Inputs of a channel, over the batch, beyond which weights that pass by again and again cost more than preparing them.
 _MOST_INPUTS = 2**15
+#: The same where taps do not overlap, so that nothing is summed, and weights have no more bytes, so that they pass by
+#: from the L2 cache.
+_MOST_INPUTS_APART, _MOST_BYTES_APART = 2**16, 2**24
 #: Taps beyond which blocks may have some phases of the width alone.
 _MANY_TAPS = 128
 #: The same for layers of few output channels: with more, `col2im` keeps all weights of a block.
@@ -145,12 +148,19 @@ def why_none(problem: Problem) -> str | None:
     """Why there are no tiles; None where there may be."""
     inputs, channels = problem.batch * math.prod(problem.input_size), problem.layer.out_channels_per_group
     few = channels <= _FEW_CHANNELS and math.prod(problem.layer.kernel) <= _MANY_TAPS
-    limit = _MOST_INPUTS_OF_FEW if few else _MOST_INPUTS
+    limit = _MOST_INPUTS_OF_FEW if few else _MOST_INPUTS_APART if _is_apart(problem.layer) else _MOST_INPUTS
     if inputs > limit:
         return f"{inputs} inputs of a channel are more than {limit}, with {channels} output channels"
     if in_vain(problem) > MOST_IN_VAIN:
         return f"an output of so small a map has one of {in_vain(problem):.0f} taps that are tried"
     return None
+
+
+def _is_apart(layer: Layer) -> bool:
+    """Whether its taps do not overlap, there are several, and its weights are few."""
+    taps = math.prod(layer.kernel)
+    weight_bytes = layer.in_channels * layer.out_channels_per_group * taps * layer.item_bytes
+    return layer.kernel == layer.stride and taps > 1 and weight_bytes <= _MOST_BYTES_APART
 
 
 def _channels(layer: Layer) -> list[int]:
