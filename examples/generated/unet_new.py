@@ -305,7 +305,7 @@ def _define(space):
     return defined
 
 # torch.compile and dispatch modes see a call as this one operator. Its namespace has the digest of this file.
-_OPERATOR = _define("tconv_7357f77db7d70f03")
+_OPERATOR = _define("tconv_139d534132bd0573")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # modules keep their options like this
@@ -1535,31 +1535,37 @@ template <class Kernel> struct WgmmaStore {
     }
   }
 
-  // Contiguous outputs where a thread has all phases of a row's position: it stores them as one vector.
+  // Contiguous outputs where a thread has all phases of a row's position: it stores them as one vector. Rows of the
+  // same channels follow each other, as above.
   TCONV_DEVICE void store_runs() const {
-    constexpr int width = run;
-    TCONV_UNROLL for (int tile = 0; tile < Kernel::position_tiles; ++tile)
-      TCONV_UNROLL for (int phase = 0; phase < Kernel::phases; phase += width) {
-        float* to[2];
-        bool inside[2];
+    constexpr int width = run, runs = Kernel::phases / width;
+    TCONV_UNROLL for (int tile = 0; tile < Kernel::position_tiles; ++tile) {
+      float* to[runs][2];
+      bool inside[runs][2];
+      TCONV_UNROLL for (int row = 0; row < runs; ++row)
         TCONV_UNROLL for (int half = 0; half < 2; ++half) {
-          inside[half] = find(warp * 16 + half * 8 + lane / 4, tile, block_phase + phase, to[half]);
-          to[half] += lane % 4 * 2 * plane();
+          inside[row][half] = find(warp * 16 + half * 8 + lane / 4, tile, block_phase + row * width, to[row][half]);
+          to[row][half] += lane % 4 * 2 * plane();
         }
-        TCONV_UNROLL for (int octet = 0; octet < Kernel::channels / 8; ++octet)
-          TCONV_UNROLL for (int own = 0; own < 2; ++own) {
-            const int channel = block_channel + octet * 8 + lane % 4 * 2 + own;
-            const bool present = Kernel::whole_channels || channel < Kernel::group_out_channels;
-            Channel of_channel = epilogue.of(present ? channel : 0);
+      TCONV_UNROLL for (int octet = 0; octet < Kernel::channels / 8; ++octet)
+        TCONV_UNROLL for (int own = 0; own < 2; ++own) {
+          const int channel = block_channel + octet * 8 + lane % 4 * 2 + own;
+          const bool present = Kernel::whole_channels || channel < Kernel::group_out_channels;
+          Channel of_channel = epilogue.of(present ? channel : 0);
+          TCONV_UNROLL for (int row = 0; row < runs; ++row) {
             TCONV_UNROLL for (int half = 0; half < 2; ++half) {
+              float*& own_to = to[row][half];
+              const bool there = inside[row][half] && present;
               float values[width];
-              TCONV_UNROLL for (int i = 0; i < width; ++i) values[i] = accumulator(tile, half, phase + i, octet, own);
+#pragma unroll
+              for (int i = 0; i < width; ++i) values[i] = accumulator(tile, half, row * width + i, octet, own);
               finish(values, of_channel);
-              if (inside[half] && present) store_vector(to[half], rounded(values));
-              to[half] += (own == 0 ? 1 : 7) * plane();
+              if (there) store_vector(own_to, rounded(values));
+              own_to += (own == 0 ? 1 : 7) * plane();
             }
           }
-      }
+        }
+    }
   }
 
   TCONV_DEVICE void store() const {

@@ -1399,8 +1399,8 @@ MUTATIONS_OF_PROGRAMS = {
         "plain",
     ),
     "both halves of a warp's positions with the first one's operands": (
-        "fetch<width>(to[half], inside",
-        "fetch<width>(to[0], inside",
+        "fetch<width>(own_to, there)",
+        "fetch<width>(to[row][0], there)",
         "wgmma-2d-k3-s2-aligned-tf32-all-residual",
         "plain",
     ),
@@ -1411,8 +1411,8 @@ MUTATIONS_OF_PROGRAMS = {
         "address",
     ),
     "operands of positions beyond the block_tile": (
-        "to[half], inside[half] && present)",
-        "to[half], present)",
+        "fetch<width>(own_to, there)",
+        "fetch<width>(own_to, present)",
         "wgmma-2d-k3-s2-aligned-tf32-all-residual",
         "address",
     ),
