@@ -305,7 +305,7 @@ def _define(space):
     return defined
 
 # torch.compile and dispatch modes see a call as this one operator. Its namespace has the digest of this file.
-_OPERATOR = _define("tconv_139d534132bd0573")
+_OPERATOR = _define("tconv_cbe1a9b676286f04")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # modules keep their options like this
@@ -1535,8 +1535,8 @@ template <class Kernel> struct WgmmaStore {
     }
   }
 
-  // Contiguous outputs where a thread has all phases of a row's position: it stores them as one vector. Rows of the
-  // same channels follow each other, as above.
+  // Contiguous outputs where a thread has all phases of a row's position: it stores them as one vector. Here, too, rows
+  // of the same channels follow each other.
   TCONV_DEVICE void store_runs() const {
     constexpr int width = run, runs = Kernel::phases / width;
     TCONV_UNROLL for (int tile = 0; tile < Kernel::position_tiles; ++tile) {

@@ -246,8 +246,8 @@ struct WgmmaStore {
     }
   }
 
-  // Contiguous outputs where a thread has all phases of a row's position: it stores them as one vector. Rows of the same
-  // channels follow each other, as above.
+  // Contiguous outputs where a thread has all phases of a row's position: it stores them as one vector. Here, too, rows
+  // of the same channels follow each other.
   TCONV_DEVICE void store_runs() const {
     constexpr int width = Shape::by_runs ? run : 1, runs = Tile::phases / width;
     if (Shape::some_rows_without_taps) store_without_taps(true, 0, Tile::channels);
