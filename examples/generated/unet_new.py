@@ -305,7 +305,7 @@ def _define(space):
     return defined
 
 # torch.compile and dispatch modes see a call as this one operator. Its namespace has the digest of this file.
-_OPERATOR = _define("tconv_cbe1a9b676286f04")
+_OPERATOR = _define("tconv_80c50f482c48b5d7")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # modules keep their options like this
@@ -1538,34 +1538,36 @@ template <class Kernel> struct WgmmaStore {
   // Contiguous outputs where a thread has all phases of a row's position: it stores them as one vector. Here, too, rows
   // of the same channels follow each other.
   TCONV_DEVICE void store_runs() const {
-    constexpr int width = run, runs = Kernel::phases / width;
-    TCONV_UNROLL for (int tile = 0; tile < Kernel::position_tiles; ++tile) {
-      float* to[runs][2];
-      bool inside[runs][2];
-      TCONV_UNROLL for (int row = 0; row < runs; ++row)
-        TCONV_UNROLL for (int half = 0; half < 2; ++half) {
-          inside[row][half] = find(warp * 16 + half * 8 + lane / 4, tile, block_phase + row * width, to[row][half]);
-          to[row][half] += lane % 4 * 2 * plane();
-        }
-      TCONV_UNROLL for (int octet = 0; octet < Kernel::channels / 8; ++octet)
-        TCONV_UNROLL for (int own = 0; own < 2; ++own) {
-          const int channel = block_channel + octet * 8 + lane % 4 * 2 + own;
-          const bool present = Kernel::whole_channels || channel < Kernel::group_out_channels;
-          Channel of_channel = epilogue.of(present ? channel : 0);
-          TCONV_UNROLL for (int row = 0; row < runs; ++row) {
-            TCONV_UNROLL for (int half = 0; half < 2; ++half) {
-              float*& own_to = to[row][half];
-              const bool there = inside[row][half] && present;
-              float values[width];
-#pragma unroll
-              for (int i = 0; i < width; ++i) values[i] = accumulator(tile, half, row * width + i, octet, own);
-              finish(values, of_channel);
-              if (there) store_vector(own_to, rounded(values));
-              own_to += (own == 0 ? 1 : 7) * plane();
+    constexpr int width = run, together = Kernel::rows_together;
+    TCONV_UNROLL for (int tile = 0; tile < Kernel::position_tiles; ++tile)
+      TCONV_UNROLL for (int first = 0; first < Kernel::phases; first += together * width) {
+        float* to[together][2];
+        bool inside[together][2];
+        TCONV_UNROLL for (int row = 0; row < together; ++row)
+          TCONV_UNROLL for (int half = 0; half < 2; ++half) {
+            const int phase = first + row * width;
+            inside[row][half] = find(warp * 16 + half * 8 + lane / 4, tile, block_phase + phase, to[row][half]);
+            to[row][half] += lane % 4 * 2 * plane();
+          }
+        TCONV_UNROLL for (int octet = 0; octet < Kernel::channels / 8; ++octet)
+          TCONV_UNROLL for (int own = 0; own < 2; ++own) {
+            const int channel = block_channel + octet * 8 + lane % 4 * 2 + own;
+            const bool present = Kernel::whole_channels || channel < Kernel::group_out_channels;
+            Channel of_channel = epilogue.of(present ? channel : 0);
+            TCONV_UNROLL for (int row = 0; row < together; ++row) {
+              const int phase = first + row * width;
+              TCONV_UNROLL for (int half = 0; half < 2; ++half) {
+                float*& own_to = to[row][half];
+                const bool there = inside[row][half] && present;
+                float values[width];
+                TCONV_UNROLL for (int i = 0; i < width; ++i) values[i] = accumulator(tile, half, phase + i, octet, own);
+                finish(values, of_channel);
+                if (there) store_vector(own_to, rounded(values));
+                own_to += (own == 0 ? 1 : 7) * plane();
+              }
             }
           }
-        }
-    }
+      }
   }
 
   TCONV_DEVICE void store() const {
@@ -1924,9 +1926,10 @@ struct conv_ups_0_up_layer {
       patch_lanes = 32, patch_columns = 4, row_patches = 4, halo_patches = 32, k_tile_channels = 32,
       channel_bytes = 544, patch_bytes = 16, input_stages = 4, inputs_at = 131072, input_stage_bytes = 17408,
       k_tiles = 16, k_tile_vectors = 8, resident = 0, position_tiles = 1, product_rows = 128, product_phases = 2,
-      channels = 64, whole_channels = 1, most_width = 4, block_units = 8192, block_weights = 256, k_tile_pieces = 2,
-      piece_bytes = 8192, k_tile_bytes = 128, weight_stages = 8, weight_stage_bytes = 16384, batch_steps = 2,
-      fragments = 1, barriers_at = 217600, row_places = 16, k_tile_steps = 4, own_weights = 0, staged_at = 200704;
+      channels = 64, whole_channels = 1, rows_together = 1, most_width = 4, block_units = 8192, block_weights = 256,
+      k_tile_pieces = 2, piece_bytes = 8192, k_tile_bytes = 128, weight_stages = 8, weight_stage_bytes = 16384,
+      batch_steps = 2, fragments = 1, barriers_at = 217600, row_places = 16, k_tile_steps = 4, own_weights = 0,
+      staged_at = 200704;
   static constexpr long long preparing_items = 32768, weight_bytes = 2097152, set_bytes = 262144;
 };
 
@@ -1940,9 +1943,10 @@ struct conv_ups_0_up_any_size_layer {
       patch_lanes = 24, patch_columns = 1, row_patches = 19, halo_patches = 114, k_tile_channels = 32,
       channel_bytes = 544, patch_bytes = 4, input_stages = 2, inputs_at = 163840, input_stage_bytes = 17408,
       k_tiles = 16, k_tile_vectors = 8, resident = 0, position_tiles = 1, product_rows = 256, product_phases = 4,
-      channels = 64, whole_channels = 1, most_width = 2, block_units = 8192, block_weights = 256, k_tile_pieces = 4,
-      piece_bytes = 8192, k_tile_bytes = 128, weight_stages = 5, weight_stage_bytes = 32768, batch_steps = 2,
-      fragments = 1, barriers_at = 215552, row_places = 19, k_tile_steps = 4, own_weights = 0, staged_at = 198656;
+      channels = 64, whole_channels = 1, rows_together = 2, most_width = 2, block_units = 8192, block_weights = 256,
+      k_tile_pieces = 4, piece_bytes = 8192, k_tile_bytes = 128, weight_stages = 5, weight_stage_bytes = 32768,
+      batch_steps = 2, fragments = 1, barriers_at = 215552, row_places = 19, k_tile_steps = 4, own_weights = 0,
+      staged_at = 198656;
   static constexpr long long preparing_items = 32768, weight_bytes = 2097152, set_bytes = 524288;
 };
 
@@ -1956,9 +1960,10 @@ struct conv_ups_1_up_layer {
       patch_lanes = 32, patch_columns = 4, row_patches = 8, halo_patches = 32, k_tile_channels = 32,
       channel_bytes = 544, patch_bytes = 16, input_stages = 2, inputs_at = 163840, input_stage_bytes = 17408,
       k_tiles = 8, k_tile_vectors = 8, resident = 0, position_tiles = 1, product_rows = 256, product_phases = 2,
-      channels = 128, whole_channels = 1, most_width = 4, block_units = 8192, block_weights = 512, k_tile_pieces = 2,
-      piece_bytes = 16384, k_tile_bytes = 128, weight_stages = 5, weight_stage_bytes = 32768, batch_steps = 2,
-      fragments = 1, barriers_at = 215552, row_places = 32, k_tile_steps = 4, own_weights = 0, staged_at = 198656;
+      channels = 128, whole_channels = 1, rows_together = 1, most_width = 4, block_units = 8192, block_weights = 512,
+      k_tile_pieces = 2, piece_bytes = 16384, k_tile_bytes = 128, weight_stages = 5, weight_stage_bytes = 32768,
+      batch_steps = 2, fragments = 1, barriers_at = 215552, row_places = 32, k_tile_steps = 4, own_weights = 0,
+      staged_at = 198656;
   static constexpr long long preparing_items = 8192, weight_bytes = 524288, set_bytes = 262144;
 };
 
@@ -1972,9 +1977,10 @@ struct conv_ups_1_up_any_size_layer {
       patch_lanes = 24, patch_columns = 1, row_patches = 39, halo_patches = 117, k_tile_channels = 32,
       channel_bytes = 544, patch_bytes = 4, input_stages = 3, inputs_at = 147456, input_stage_bytes = 17408,
       k_tiles = 8, k_tile_vectors = 8, resident = 0, position_tiles = 1, product_rows = 192, product_phases = 4,
-      channels = 48, whole_channels = 0, most_width = 2, block_units = 3072, block_weights = 192, k_tile_pieces = 4,
-      piece_bytes = 6144, k_tile_bytes = 128, weight_stages = 6, weight_stage_bytes = 24576, batch_steps = 2,
-      fragments = 1, barriers_at = 216576, row_places = 39, k_tile_steps = 4, own_weights = 0, staged_at = 199680;
+      channels = 48, whole_channels = 0, rows_together = 2, most_width = 2, block_units = 3072, block_weights = 192,
+      k_tile_pieces = 4, piece_bytes = 6144, k_tile_bytes = 128, weight_stages = 6, weight_stage_bytes = 24576,
+      batch_steps = 2, fragments = 1, barriers_at = 216576, row_places = 39, k_tile_steps = 4, own_weights = 0,
+      staged_at = 199680;
   static constexpr long long preparing_items = 9216, weight_bytes = 589824, set_bytes = 196608;
 };
 
@@ -1988,9 +1994,10 @@ struct conv_ups_2_up_layer {
       patch_lanes = 32, patch_columns = 4, row_patches = 16, halo_patches = 32, k_tile_channels = 32,
       channel_bytes = 544, patch_bytes = 16, input_stages = 4, inputs_at = 131072, input_stage_bytes = 17408,
       k_tiles = 4, k_tile_vectors = 8, resident = 1, position_tiles = 1, product_rows = 256, product_phases = 4,
-      channels = 64, whole_channels = 1, most_width = 4, block_units = 2048, block_weights = 256, k_tile_pieces = 4,
-      piece_bytes = 8192, k_tile_bytes = 128, weight_stages = 4, weight_stage_bytes = 32768, batch_steps = 2,
-      fragments = 1, barriers_at = 217600, row_places = 64, k_tile_steps = 4, own_weights = 0, staged_at = 200704;
+      channels = 64, whole_channels = 1, rows_together = 2, most_width = 4, block_units = 2048, block_weights = 256,
+      k_tile_pieces = 4, piece_bytes = 8192, k_tile_bytes = 128, weight_stages = 4, weight_stage_bytes = 32768,
+      batch_steps = 2, fragments = 1, barriers_at = 217600, row_places = 64, k_tile_steps = 4, own_weights = 0,
+      staged_at = 200704;
   static constexpr long long preparing_items = 2048, weight_bytes = 131072, set_bytes = 131072;
 };
 
@@ -2004,9 +2011,10 @@ struct conv_ups_2_up_any_size_layer {
       patch_lanes = 24, patch_columns = 1, row_patches = 40, halo_patches = 120, k_tile_channels = 32,
       channel_bytes = 544, patch_bytes = 4, input_stages = 4, inputs_at = 131072, input_stage_bytes = 17408,
       k_tiles = 4, k_tile_vectors = 8, resident = 1, position_tiles = 1, product_rows = 256, product_phases = 4,
-      channels = 64, whole_channels = 1, most_width = 4, block_units = 2048, block_weights = 256, k_tile_pieces = 4,
-      piece_bytes = 8192, k_tile_bytes = 128, weight_stages = 4, weight_stage_bytes = 32768, batch_steps = 2,
-      fragments = 1, barriers_at = 217600, row_places = 40, k_tile_steps = 4, own_weights = 0, staged_at = 200704;
+      channels = 64, whole_channels = 1, rows_together = 2, most_width = 4, block_units = 2048, block_weights = 256,
+      k_tile_pieces = 4, piece_bytes = 8192, k_tile_bytes = 128, weight_stages = 4, weight_stage_bytes = 32768,
+      batch_steps = 2, fragments = 1, barriers_at = 217600, row_places = 40, k_tile_steps = 4, own_weights = 0,
+      staged_at = 200704;
   static constexpr long long preparing_items = 2048, weight_bytes = 131072, set_bytes = 131072;
 };
 
@@ -2020,9 +2028,10 @@ struct conv_ups_3_up_layer {
       patch_lanes = 32, patch_columns = 4, row_patches = 32, halo_patches = 64, k_tile_channels = 16,
       channel_bytes = 1056, patch_bytes = 16, input_stages = 4, inputs_at = 32768, input_stage_bytes = 16896,
       k_tiles = 4, k_tile_vectors = 4, resident = 1, position_tiles = 2, product_rows = 128, product_phases = 4,
-      channels = 32, whole_channels = 1, most_width = 4, block_units = 512, block_weights = 128, k_tile_pieces = 4,
-      piece_bytes = 2048, k_tile_bytes = 64, weight_stages = 4, weight_stage_bytes = 8192, batch_steps = 1,
-      fragments = 2, barriers_at = 117248, row_places = 128, k_tile_steps = 2, own_weights = 1, staged_at = 100352;
+      channels = 32, whole_channels = 1, rows_together = 2, most_width = 4, block_units = 512, block_weights = 128,
+      k_tile_pieces = 4, piece_bytes = 2048, k_tile_bytes = 64, weight_stages = 4, weight_stage_bytes = 8192,
+      batch_steps = 1, fragments = 2, barriers_at = 117248, row_places = 128, k_tile_steps = 2, own_weights = 1,
+      staged_at = 100352;
   static constexpr long long preparing_items = 0, weight_bytes = 0, set_bytes = 32768;
 };
 
@@ -2036,9 +2045,10 @@ struct conv_ups_3_up_any_size_layer {
       patch_lanes = 48, patch_columns = 1, row_patches = 80, halo_patches = 240, k_tile_channels = 32,
       channel_bytes = 1056, patch_bytes = 4, input_stages = 4, inputs_at = 32768, input_stage_bytes = 33792,
       k_tiles = 2, k_tile_vectors = 8, resident = 1, position_tiles = 2, product_rows = 128, product_phases = 4,
-      channels = 32, whole_channels = 1, most_width = 4, block_units = 512, block_weights = 128, k_tile_pieces = 4,
-      piece_bytes = 4096, k_tile_bytes = 128, weight_stages = 2, weight_stage_bytes = 16384, batch_steps = 2,
-      fragments = 2, barriers_at = 184832, row_places = 80, k_tile_steps = 4, own_weights = 1, staged_at = 167936;
+      channels = 32, whole_channels = 1, rows_together = 2, most_width = 4, block_units = 512, block_weights = 128,
+      k_tile_pieces = 4, piece_bytes = 4096, k_tile_bytes = 128, weight_stages = 2, weight_stage_bytes = 16384,
+      batch_steps = 2, fragments = 2, barriers_at = 184832, row_places = 80, k_tile_steps = 4, own_weights = 1,
+      staged_at = 167936;
   static constexpr long long preparing_items = 0, weight_bytes = 0, set_bytes = 32768;
 };
 

@@ -9,10 +9,12 @@ from mutations import NAMED
 
 from tconv.evaluation.equality import check_layer
 from tconv.evaluation.reference import conv_transpose
+from tconv.kernels.instances import Instance
 from tconv.memory import aligned
-from tconv.planner import FAMILIES
+from tconv.planner import FAMILIES, Gpu
 from tconv.planner.plan import tile_fields
-from tconv.problem import TF32
+from tconv.planner.wgmma.shape import WgmmaShape
+from tconv.problem import TF32, Layer, Problem
 
 #: Those that mutations name show mistakes best: of them one in five. The sanitizers see them with their mutations.
 rotates = pytest.mark.rotates(270, by="name", always=frozenset(sorted(NAMED)[::5]))
@@ -56,6 +58,17 @@ def test_is_clean_under_sanitizers(name, mode):
     instance = INSTANCES[name]
     tensors = random_tensors(instance.problem)
     assert worst(instance.problem, tensors, emulate(instance, tensors, mode=mode)) <= 1
+
+
+def test_more_rows_of_a_position_than_a_thread_keeps_places_of():
+    layer = Layer(3, 32, 8, (4, 4, 2), (4, 4, 2), bias=True, precision="fp16")
+    problem, gpu = Problem(layer, 1, (2, 3, 24)), Gpu.h200()
+    considered = FAMILIES["wgmma"].considered(problem, gpu)
+    kernels = (considered[int(place)].kernel for place in considered.order())
+    kernel = next(k for k in kernels if k.tile.phases == 32 and WgmmaShape(layer, k.tile).by_runs)
+    instance = Instance("16 rows of two outputs", problem, kernel)
+    tensors = random_tensors(problem)
+    assert worst(problem, tensors, emulate(instance, tensors)) <= 1
 
 
 def test_a_missing_bias_pointer_is_never_read():

@@ -277,6 +277,8 @@ struct WgmmaShape {
   // A thread has all phases of a row's position, and they are one vector: it stores them from registers.
   static constexpr bool by_runs = !Tile::channels_last && run > 1 && (run == Width::stride) && is_power_of_two(run) &&
                                   (run <= vector_items);
+  // Rows of a position whose places a thread keeps meanwhile. More than eight would take the accumulators' registers.
+  static constexpr int rows_together = by_runs ? largest_divisor(Tile::phases / run, 8) : 1;
   static constexpr int staged_channels = run > (item_bytes == 2 ? 3 : 2) || Tile::channels % 16 != 0 ? 8
                                          : run > 1 || Tile::channels % 32 != 0                       ? 16
                                                                                                      : 32;

@@ -249,44 +249,48 @@ struct WgmmaStore {
   // Contiguous outputs where a thread has all phases of a row's position: it stores them as one vector. Here, too, rows
   // of the same channels follow each other.
   TCONV_DEVICE void store_runs() const {
-    constexpr int width = Shape::by_runs ? run : 1, runs = Tile::phases / width;
+    constexpr int width = Shape::by_runs ? run : 1, together = Shape::rows_together;
     if (Shape::some_rows_without_taps) store_without_taps(true, 0, Tile::channels);
 #pragma unroll
-    for (int tile = 0; tile < Tile::position_tiles; ++tile) {
-      Element* to[runs][2];
-      bool inside[runs][2];
+    for (int tile = 0; tile < Tile::position_tiles; ++tile)
 #pragma unroll
-      for (int row = 0; row < runs; ++row)
+      for (int first = 0; first < Tile::phases; first += together * width) {
+        Element* to[together][2];
+        bool inside[together][2];
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          inside[row][half] = find(warp * 16 + half * 8 + lane / 4, tile, block_phase + row * width, to[row][half]);
-          to[row][half] += lane % 4 * 2 * plane();
-        }
+        for (int row = 0; row < together; ++row)
 #pragma unroll
-      for (int octet = 0; octet < Tile::channels / 8; ++octet)
+          for (int half = 0; half < 2; ++half) {
+            const int phase = first + row * width;
+            inside[row][half] = find(warp * 16 + half * 8 + lane / 4, tile, block_phase + phase, to[row][half]);
+            to[row][half] += lane % 4 * 2 * plane();
+          }
 #pragma unroll
-        for (int own = 0; own < 2; ++own) {
-          const int channel = block_channel + octet * 8 + lane % 4 * 2 + own;
-          const bool present = Shape::whole_channels || channel < Layer::group_out_channels;
-          Channel of_channel;
-          if (has_epilogue) of_channel = epilogue.of(present ? channel : 0);
+        for (int octet = 0; octet < Tile::channels / 8; ++octet)
 #pragma unroll
-          for (int row = 0; row < runs; ++row) {
-            if (!Shape::row_has_taps(row * width)) continue;
+          for (int own = 0; own < 2; ++own) {
+            const int channel = block_channel + octet * 8 + lane % 4 * 2 + own;
+            const bool present = Shape::whole_channels || channel < Layer::group_out_channels;
+            Channel of_channel;
+            if (has_epilogue) of_channel = epilogue.of(present ? channel : 0);
 #pragma unroll
-            for (int half = 0; half < 2; ++half) {
-              Element*& own_to = to[row][half];
-              const bool there = inside[row][half] && present;
-              float values[width];
+            for (int row = 0; row < together; ++row) {
+              const int phase = first + row * width;
+              if (!Shape::row_has_taps(phase)) continue;
 #pragma unroll
-              for (int i = 0; i < width; ++i) values[i] = accumulator(tile, half, row * width + i, octet, own);
-              if (has_epilogue) finish(values, of_channel, fetch<width>(own_to, there));
-              if (there) store_vector(own_to, rounded(values));
-              own_to += (own == 0 ? 1 : 7) * plane();
+              for (int half = 0; half < 2; ++half) {
+                Element*& own_to = to[row][half];
+                const bool there = inside[row][half] && present;
+                float values[width];
+#pragma unroll
+                for (int i = 0; i < width; ++i) values[i] = accumulator(tile, half, phase + i, octet, own);
+                if (has_epilogue) finish(values, of_channel, fetch<width>(own_to, there));
+                if (there) store_vector(own_to, rounded(values));
+                own_to += (own == 0 ? 1 : 7) * plane();
+              }
             }
           }
-        }
-    }
+      }
   }
 
   // Outputs without taps, of some channels: what the epilogue makes of 0. Contiguous ones are not staged. The teams of
