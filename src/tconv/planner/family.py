@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import ModuleType
-from typing import Any, Generic, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 
@@ -19,6 +19,11 @@ from tconv.problem import Layer, Problem
 
 #: The capability of GPUs whose warpgroups multiply.
 _HOPPER = 90
+#: Where kernels of several families are compared, those with prepared inputs count so much more: the models have seen
+#: few of the layers on which they are about as fast as others.
+_CAUTION = 1.07
+
+_Cost = TypeVar("_Cost", bound="Cost")
 
 
 class Cost:
@@ -28,6 +33,12 @@ class Cost:
     """
 
     seconds: Any
+
+    def beside_others(self: _Cost, prepared_inputs: int) -> _Cost:
+        """It, to compare with those of other families' kernels: of a kernel with prepared inputs or without."""
+        own: Any = self
+        compared: _Cost = replace(own, seconds=self.seconds * _CAUTION) if prepared_inputs else self
+        return compared
 
     @property
     def limits(self) -> dict[str, float]:

@@ -14,9 +14,6 @@ _TILE_POSITIONS, _TILE_BYTES = 64, 64
 #: Blocks for each multiprocessor at most.
 _BLOCKS = 8
 _VECTOR_BYTES = 16
-#: Where kernels of several families are compared, those with prepared inputs count so much more: the models have seen
-#: few of the layers on which they are about as fast as others.
-CAUTION = 1.07
 
 
 def input_preparation(problem: Problem, multiprocessors: int) -> InputPreparation:

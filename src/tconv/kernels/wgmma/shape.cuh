@@ -88,8 +88,8 @@ struct WgmmaShape {
     return !some_rows_without_taps || (Depth::taps(phase / (Height::stride * Width::stride)) > 0 &&
                                        Height::taps(phase / Width::stride % Height::stride) > 0);
   }
-  // Lanes of a team that stores rows of outputs without taps: about as many as a row has vectors, and at least one for
-  // each output of a vector, as the ends of a row are stored one by one. Other teams of a warp have other channels.
+  // Lanes of a team that stores rows of outputs without taps: about as many as a row has vectors, and no fewer than a
+  // vector has outputs; smaller teams were not measured. Other teams of a warp have other channels.
   static TCONV_CONSTANT int team_lanes() {
     const int stores = Tile::phases % Width::stride == 0
                            ? ceil_div(Tile::BlockTile::columns * Width::stride, vector_items)

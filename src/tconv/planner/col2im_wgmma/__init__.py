@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from functools import lru_cache
 
 from tconv.planner.col2im import launch as rules
@@ -14,7 +13,6 @@ from tconv.planner.col2im_wgmma.shape import Col2imWgmmaShape
 from tconv.planner.col2im_wgmma.tile import Col2imWgmmaTile
 from tconv.planner.family import Candidates, Family, Ranked
 from tconv.planner.gpu import Gpu
-from tconv.planner.input_order import CAUTION
 from tconv.planner.numbers import length
 from tconv.planner.plan import Kernel
 from tconv.planner.sizes import equivalent, with_strides
@@ -51,8 +49,7 @@ class _Col2imWgmma(Family[Col2imWgmmaTile]):
         return _best(equivalent(problem), gpu, channels_last)
 
     def cost(self, problem: Problem, kernel: Kernel[Col2imWgmmaTile], gpu: Gpu) -> Col2imWgmmaCost:
-        cost = predict(problem, kernel.layer, kernel.tile, gpu)
-        return replace(cost, seconds=cost.seconds * CAUTION) if kernel.tile.prepared_inputs else cost
+        return predict(problem, kernel.layer, kernel.tile, gpu).beside_others(kernel.tile.prepared_inputs)
 
     def runs(self, kernel: Kernel[Col2imWgmmaTile], problem: Problem) -> bool:
         own = with_strides(problem, kernel.layer.stride)

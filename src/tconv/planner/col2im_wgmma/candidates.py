@@ -42,7 +42,7 @@ _MOST_STAGES = 8
 _STAGE_ALIGNMENT = 1024
 #: Inputs of a channel, over the batch, beyond which weights that pass by again and again cost more than preparing them.
 _MOST_INPUTS = 2**15
-#: The same where taps do not overlap, so that nothing is summed, and weights have no more bytes, so that they pass by
+#: The same where taps do not overlap, so that nothing is summed, and weights have at most so many bytes: they pass by
 #: from the L2 cache.
 _MOST_INPUTS_APART, _MOST_BYTES_APART = 2**16, 2**24
 #: Taps beyond which blocks may have some phases of the width alone.
@@ -158,9 +158,8 @@ def why_none(problem: Problem) -> str | None:
 
 def _is_apart(layer: Layer) -> bool:
     """Whether its taps do not overlap, there are several, and its weights are few."""
-    taps = math.prod(layer.kernel)
-    weight_bytes = layer.in_channels * layer.out_channels_per_group * taps * layer.item_bytes
-    return layer.kernel == layer.stride and taps > 1 and weight_bytes <= _MOST_BYTES_APART
+    weight_bytes = math.prod(layer.weight_shape) * layer.item_bytes
+    return layer.taps_per_output == 1 and math.prod(layer.kernel) > 1 and weight_bytes <= _MOST_BYTES_APART
 
 
 def _channels(layer: Layer) -> list[int]:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from functools import lru_cache
 
 from tconv.planner import block_tiles
 from tconv.planner.family import Candidates, Family, Ranked
 from tconv.planner.gpu import Gpu
-from tconv.planner.input_order import CAUTION
 from tconv.planner.numbers import length
 from tconv.planner.plan import Kernel
 from tconv.planner.shifts import together
@@ -52,8 +50,7 @@ class _Wgmma(Family[WgmmaTile]):
         return _best(representative(problem, _ALIGNED), gpu, channels_last, together(problem))
 
     def cost(self, problem: Problem, kernel: Kernel[WgmmaTile], gpu: Gpu) -> WgmmaCost:
-        cost = predict(problem, kernel.layer, kernel.tile, gpu)
-        return replace(cost, seconds=cost.seconds * CAUTION) if kernel.tile.prepared_inputs else cost
+        return predict(problem, kernel.layer, kernel.tile, gpu).beside_others(kernel.tile.prepared_inputs)
 
     def runs(self, kernel: Kernel[WgmmaTile], problem: Problem) -> bool:
         return problem.input_size[2] % kernel.tile.patch_columns == 0
